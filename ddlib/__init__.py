@@ -19,8 +19,8 @@ from ddlib.kernels import linear_nelbo, linear_training_loss
 from ddlib.objective.bound import Bound, bound, reconstruction
 from ddlib.objective.learned_speeds import speed_loss
 from ddlib.objective.metrics import Measure, Tally
-from ddlib.objective.nelbo import mean_per_token, nelbo
-from ddlib.objective.training import training_loss
+from ddlib.objective.nelbo import nelbo
+from ddlib.objective.training import mean_per_token, training_loss
 from ddlib.parameterization.logits import cavity_logits, posterior_logits
 from ddlib.parameterization.tree_softmax import Children, token_logits
 from ddlib.plugins import config as parts

@@ -189,15 +189,18 @@ class BlockDenoiser(Protocol):
 
 @runtime_checkable
 class GuidedDenoiser(Protocol):
-    """A denoiser that may define the distribution of the next state directly, see ``ddlib.guidance``."""
+    """A denoiser that defines the distribution of the next state directly, see ``ddlib.guidance``.
+
+    An object that does so for some of its arguments alone has the attribute ``has_step_distribution``, False where its
+    logits suffice.
+    """
 
     def __call__(self, z: Tensor, t: Tensor) -> Tensor:
         """Return the logits, (B, L, V)."""
         ...
 
-    @property
-    def step_distribution(self) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-        """Function ``(z, t, s)`` to log-probabilities of z_s, (B, L, S), not normalised; None where logits suffice."""
+    def step_distribution(self, z: Tensor, t: Tensor, s: Tensor) -> Tensor:
+        """Return log-probabilities of z_s given the states at t, (B, L, S), not normalised."""
         ...
 
 

@@ -136,12 +136,12 @@ def check(name: str, recipe: Recipe) -> None:
     """
     import torch
 
-    from ddlib_models.hf.base import hub_options, plain, read_config
+    from ddlib_models.hf.base import hub_options, plain, transformers_config
     from ddlib_models.hf.causal_lm import CausalLM
     from recipes.data.tokens import load_tokenizer
 
     revision = recipe.model.get("revision")
-    architecture = plain(read_config(CausalLM, name, hub_options(revision)))
+    architecture = plain(transformers_config(CausalLM, name, hub_options(revision)))
     rows = CausalLM.configuration(architecture).get_text_config().vocab_size
     words = load_tokenizer(name, revision).get_vocab_size()
     if words > rows:

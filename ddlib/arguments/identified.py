@@ -1,4 +1,4 @@
-"""Modules whose state dict contains their constructor arguments and is checked on loading."""
+"""Methods of modules whose state dict contains their constructor arguments and is checked on loading."""
 
 import json
 import warnings
@@ -19,69 +19,74 @@ _PLAIN = 1024
 """Largest size in bytes of an uncompressed description; longer ones, e.g. with 50,257 parents, are compressed."""
 
 
-class Identified(Float64Module, Part):
-    """Module whose state dict holds its parameters and, as extra state, its constructor arguments.
+def extra_state(self: Any) -> Tensor:
+    """Describe the constructor arguments of a module that is a ``Part``: its ``get_extra_state``.
 
     The extra state is a uint8 tensor, so that safetensors can store it: ``described`` as JSON, compressed if long.
-    ``load_state_dict``, strict or not, raises for the state of a module with other arguments, unless both arguments
-    give the same module (e.g. a speed of 1 and the default). A state dict of ddlib 0.1.0 has no extra state, but some
-    of the constants; these are compared.
     """
+    text = json.dumps(described(self), separators=(",", ":")).encode()
+    return torch.frombuffer(bytearray(text if len(text) <= _PLAIN else zlib.compress(text, 1)), dtype=torch.uint8)
 
-    def get_extra_state(self) -> Tensor:
-        text = json.dumps(described(self), separators=(",", ":")).encode()
-        return torch.frombuffer(bytearray(text if len(text) <= _PLAIN else zlib.compress(text, 1)), dtype=torch.uint8)
 
-    def set_extra_state(self, state: Any) -> None:
-        """Compare the saved arguments with those of this module.
+def check_extra_state(self: Any, state: Any) -> None:
+    """Compare the saved arguments with those of a module: its ``set_extra_state``.
 
-        Raises:
-            ValueError: other arguments, with the first difference; a state that cannot be read.
-        """
-        saved = _read(state, type(self).__name__)
-        now = json.loads(json.dumps(described(self)))
-        found = "" if saved is None else difference(saved, now)
-        if found and not self._is_made_by(saved):
-            raise ValueError(
-                f"the state dict is of another {type(self).__name__}: {found}; load it into one with the arguments "
-                "there"
-            )
+    ``load_state_dict``, strict or not, thus raises for the state of a module with other arguments, unless both
+    arguments give the same module (e.g. a speed of 1 and the default).
 
-    def _is_made_by(self, saved: Any) -> bool:
-        """Return whether the saved arguments give the same module."""
-        try:
-            return not apart(self, rebuilt(self, saved))
-        except (TypeError, ValueError, KeyError):
-            return False
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        if prefix + _KEY not in state_dict:
-            self._load_old(state_dict, prefix)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-
-    def _load_old(self, state_dict: dict[str, Any], prefix: str) -> None:
-        """Compare the constants in a state dict of 0.1.0 and remove them; warn about what it does not contain."""
-        compared = False
-        for name, now in _constants(self):
-            if prefix + name in state_dict:
-                _check_old(type(self).__name__, name, state_dict.pop(prefix + name), now)
-                compared = True
-        for name in _retired(self):
-            state_dict.pop(prefix + name, None)
-        kept = {prefix + name for name in self.state_dict()}
-        for key in [key for key in state_dict if key.startswith(prefix) and key not in kept]:
-            current = _at(self, key.removeprefix(prefix))  # a constant that has become a property
-            if current is not None:
-                _check_old(type(self).__name__, key.removeprefix(prefix), state_dict.pop(key), current)
-                compared = True
-        for name, module in self.named_modules():  # submodules need not be compared again
-            if isinstance(module, Identified):
-                state_dict[prefix + f"{name}.{_KEY}".lstrip(".")] = module.get_extra_state()
-        warnings.warn(
-            f"the state dict does not hold the arguments of {type(self).__name__}, as those of ddlib 0.1.0 do not: "
-            + ("only its constants were compared" if compared else "nothing was compared"),
-            stacklevel=2,
+    Raises:
+        ValueError: other arguments, with the first difference; a state that cannot be read.
+    """
+    saved = _read(state, type(self).__name__)
+    now = json.loads(json.dumps(described(self)))
+    found = "" if saved is None else difference(saved, now)
+    if found and not _is_made_by(self, saved):
+        raise ValueError(
+            f"the state dict is of another {type(self).__name__}: {found}; load it into one with the arguments there"
         )
+
+
+def load_checked(self: Any, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any) -> None:
+    """Load a state dict, that of ddlib 0.1.0 too: the ``_load_from_state_dict`` of a module that is a ``Part``.
+
+    A state dict of 0.1.0 has no extra state, but some of the constants; these are compared.
+    """
+    if prefix + _KEY not in state_dict:
+        _load_old(self, state_dict, prefix)
+    Float64Module._load_from_state_dict(self, state_dict, prefix, *rest, **named)
+
+
+def _is_made_by(module: Any, saved: Any) -> bool:
+    """Return whether the saved arguments give the same module."""
+    try:
+        return not apart(module, rebuilt(module, saved))
+    except (TypeError, ValueError, KeyError):
+        return False
+
+
+def _load_old(module: Any, state_dict: dict[str, Any], prefix: str) -> None:
+    """Compare the constants in a state dict of 0.1.0 and remove them; warn about what it does not contain."""
+    compared, owner = False, type(module).__name__
+    for name, now in _constants(module):
+        if prefix + name in state_dict:
+            _check_old(owner, name, state_dict.pop(prefix + name), now)
+            compared = True
+    for name in _retired(module):
+        state_dict.pop(prefix + name, None)
+    kept = {prefix + name for name in module.state_dict()}
+    for key in [key for key in state_dict if key.startswith(prefix) and key not in kept]:
+        current = _at(module, key.removeprefix(prefix))  # a constant that has become a property
+        if current is not None:
+            _check_old(owner, key.removeprefix(prefix), state_dict.pop(key), current)
+            compared = True
+    for name, part in module.named_modules():  # submodules need not be compared again
+        if isinstance(part, Part):
+            state_dict[prefix + f"{name}.{_KEY}".lstrip(".")] = extra_state(part)
+    warnings.warn(
+        f"the state dict does not hold the arguments of {owner}, as those of ddlib 0.1.0 do not: "
+        + ("only its constants were compared" if compared else "nothing was compared"),
+        stacklevel=2,
+    )
 
 
 def _constants(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -1,7 +1,6 @@
 """Base class of guidance: a denoiser that combines the predictions of other models."""
 
-import inspect
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -9,10 +8,10 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from ddlib.arguments import Part
 from ddlib.guidance.targets import ChildTarget, StepTarget, TokenTarget
 from ddlib.parameterization.capabilities import Capabilities
-from ddlib.parameterization.logits import Parameterization, tree_of
-from ddlib.parameterization.tree_softmax import children_of
+from ddlib.parameterization.logits import Parameterization, layout_of
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.typing import Denoiser, StateProbs, Times, Tokens
 from ddlib.utils.renamed import Renamed
@@ -24,7 +23,7 @@ Strength = float | Callable[[float], float]
 _PLACES = ("words", "states")
 
 
-class Guidance(ABC):
+class Guidance(Part):
     """A denoiser ``(z, t) -> logits`` that steers other models; pass it to samplers with its ``parameterization``.
 
     ``on`` selects the distribution that is steered. "words": the distribution of the clean token at each position.
@@ -75,12 +74,11 @@ class Guidance(ABC):
         low, high = (check_number(f"interval[{i}]", end, 0, 1, "in [0, 1]") for i, end in enumerate(interval))
         require(low < high, f"interval is {interval!r}, must be two times, the earlier first")
         self.interval = (low, high)
-        tree_of(process, parameterization)  # raises if unknown
+        layout_of(process, parameterization)  # raises if unknown
         self.of_parts = parameterization
         self._place = place_of(process) if on == "states" else TokenTarget
         if self._place is ChildTarget:
-            assert process.hierarchy is not None
-            children_of(process.hierarchy)  # raises if a state has no children
+            layout_of(process, "children")  # raises if a state has no children
 
     @property
     @abstractmethod
@@ -99,9 +97,24 @@ class Guidance(ABC):
         return "children" if self._place is ChildTarget else "cavity"
 
     @property
-    def step_distribution(self) -> Callable[[Tokens, Times, Times], StateProbs] | None:
-        """Function ``(z, t, s)`` -> unnormalised log-probabilities of z_s, (B, L, S); None if the logits suffice."""
-        return self._step_distribution if self._place is StepTarget and self._alone is None else None
+    def has_step_distribution(self) -> bool:
+        """True if samplers draw from ``step_distribution``, as no distribution of tokens is the steered one."""
+        return self._place is StepTarget and self._alone is None
+
+    def step_distribution(self, z: Tokens, t: Times, s: Times) -> StateProbs:
+        """Compute unnormalised log-probabilities of z_s, (B, L, S); requires ``has_step_distribution``.
+
+        Args:
+            z: (B, L) states at ``t``.
+            t: (B,) times.
+            s: (B,) earlier times.
+
+        Raises:
+            TypeError: the logits suffice.
+        """
+        if not self.has_step_distribution:
+            raise TypeError(f"{self!r} has no step distribution: its logits are those of what it steers")
+        return self.steer(StepTarget(self.process, self.of_parts, z, t, s))
 
     def __call__(self, z: Tokens, t: Times) -> Float[Tensor, "B L K"]:
         """Compute the steered logits."""
@@ -145,9 +158,7 @@ class Guidance(ABC):
 
     def replaced(self, **changes: Any) -> Self:
         """Return a copy with some constructor arguments replaced, such as the strength."""
-        names = inspect.signature(type(self)).parameters
-        arguments = {name: getattr(self, "of_parts" if name == "parameterization" else name) for name in names}
-        return type(self)(**(arguments | changes))
+        return type(self)(**(dict(self.arguments()) | changes))
 
     def evaluate(self, place: TokenTarget, *names: str) -> list[Float[Tensor, "B L n"]]:
         """Evaluate the named parts and return their log-probabilities; errors name the part.
@@ -184,9 +195,6 @@ class Guidance(ABC):
 
     def _checked(self, name: str, value: float) -> float:
         return check_number(name, value, self.least, 1e6, f"between {self.least:g} and 1e+06, or a function of t")
-
-    def _step_distribution(self, z: Tokens, t: Times, s: Times) -> StateProbs:
-        return self.steer(StepTarget(self.process, self.of_parts, z, t, s))
 
     @classmethod
     @abstractmethod

@@ -1,17 +1,17 @@
 """Distributions that a guidance steers: over tokens, over the children of each state, or over the next state."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
-from ddlib.parameterization.logits import Parameterization, cavity_logits, tree_of
+from ddlib.parameterization.logits import Parameterization, cavity_logits, check_columns, layout_of
 from ddlib.parameterization.tree_softmax import Children
-from ddlib.processes import ForwardProcess
+from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.typing import Times, Tokens
-from ddlib.utils.validation import check_logits
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class ChildTarget(TokenTarget):
 
     def laws(self, logits: Float[Tensor, "B L K"]) -> Float[Tensor, "B L n"]:
         """Return the log-mass of each state but the root; child logits of the same tree are returned unchanged."""
-        hierarchy, children = self.process.hierarchy, tree_of(self.process, self.parameterization)
-        assert hierarchy is not None
-        if children is not None and children.law == "cavity" and _same(children, hierarchy):
-            check_logits(logits, self.z.shape, self.process.vocab_size, children.columns)
+        hierarchy = cast(LevelProcess, self.process).hierarchy
+        layout = layout_of(self.process, self.parameterization)
+        if isinstance(layout, Children) and layout.law == "cavity" and _same(layout, hierarchy):
+            check_columns(self.process, layout, logits, self.z.shape)
             return logits.to(torch.promote_types(logits.dtype, torch.float32))
         levels = [super().laws(logits)]
         for edge in hierarchy.maps[:-1]:

@@ -1,4 +1,4 @@
-"""Base class of hierarchies."""
+"""Base class of hierarchies, and functions of its time-independent transition kernels, upwards and downwards."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -6,19 +6,23 @@ from itertools import pairwise
 from typing import Self, cast
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
-from ddlib.arguments import Identified, made_by
+from ddlib.arguments import Part, check_extra_state, extra_state, load_checked, made_by
 from ddlib.hierarchies.kernels import Kernel
 from ddlib.hierarchies.maps import Map, chain
+from ddlib.typing import PerToken, StateMatrix, TokenProbs, Tokens
 from ddlib.utils.positive import PositiveParameter, check_positive
+from ddlib.utils.precision import Float64Module
+from ddlib.utils.random import Generator, rand
 from ddlib.utils.renamed import Renamed
 from ddlib.utils.repr import digest
 from ddlib.utils.validation import check_count, require
 
 
-class Hierarchy(Identified):
+class Hierarchy(Float64Module, Part):
     r"""Levels :math:`L_0` (tokens), ..., :math:`L_n` (the mask), and a transition matrix for each edge between them.
 
     A subclass builds its maps and passes them to ``super().__init__``. States are numbered tokens first, then each
@@ -32,6 +36,9 @@ class Hierarchy(Identified):
     Raises:
         ValueError: maps that do not chain, a top level whose states depend on the token, or bad speeds.
     """
+
+    # a state dict holds the constructor's arguments, which loading compares
+    get_extra_state, set_extra_state, _load_from_state_dict = extra_state, check_extra_state, load_checked
 
     def __init__(
         self, maps: Sequence[Kernel], speeds: Sequence[float] | None = None, learn_speeds: bool = False
@@ -197,6 +204,73 @@ class Hierarchy(Identified):
 def reduction(hierarchy: Hierarchy, vocab_size: int) -> Hierarchy:
     """Return ``hierarchy.small_copy(vocab_size)``; plain values (``Part.arguments``) refer to this function by name."""
     return hierarchy.small_copy(vocab_size)
+
+
+def reach(hierarchy: Hierarchy, x: Tokens, z: Tokens) -> PerToken:
+    """Return u(z|x), the probability that z is the token's ancestor in the level of z; elementwise, float64."""
+    level, result = hierarchy.level_of(z), (z == x).to(torch.float64)
+    for i in range(1, hierarchy.depth + 1):
+        result = torch.where(level == i, hierarchy.between(0, i).entry(x, hierarchy.local(z, i)), result)
+    return result
+
+
+def reach_of_tokens(hierarchy: Hierarchy, z: Tokens) -> TokenProbs:
+    """Return ``reach`` of every token, (B, L, V)."""
+    level = hierarchy.level_of(z)
+    result = one_hot(hierarchy.local(z, 0), hierarchy.vocab_size).to(torch.float64)
+    for i in range(1, hierarchy.depth + 1):
+        column = hierarchy.between(0, i).column(hierarchy.local(z, i))
+        result = torch.where((level == i)[..., None], column, result)
+    return result
+
+
+def dense(hierarchy: Hierarchy, levels: Float64[Tensor, "levels levels"]) -> StateMatrix:
+    """Build the (S, S) matrix whose block from level i to level j >= i is ``levels[i, j]`` times their map."""
+    states = hierarchy.states
+    result = torch.zeros(hierarchy.num_states, hierarchy.num_states, dtype=torch.float64, device=levels.device)
+    for i in range(hierarchy.depth + 1):
+        result[states(i), states(i)] = levels[i, i] * torch.eye(hierarchy.levels[i]).to(levels)
+        for j in range(i + 1, hierarchy.depth + 1):
+            result[states(i), states(j)] = levels[i, j] * hierarchy.between(i, j).matrix()
+    return result
+
+
+def ascend(hierarchy: Hierarchy, z: Tokens, level: Tokens, generator: Generator = None) -> Tokens:
+    """Draw the ancestors of ``z`` at levels that are not below theirs, with one draw per edge."""
+    start, result = hierarchy.level_of(z), z
+    member = z - hierarchy.starts[start]
+    for i, edge in enumerate(hierarchy.maps, start=1):
+        ascending, child = start < i, torch.where(start < i, member, 0)
+        parent = edge.parents[child] if edge.plain else edge.sample(child, rand(z.shape, generator, z.device))
+        member = torch.where(ascending, parent, member)
+        result = torch.where(ascending & (level == i), parent + hierarchy.offsets[i], result)
+    return result
+
+
+def descendant_logits(
+    hierarchy: Hierarchy, logits: Float[Tensor, "N V"], z: Int64[Tensor, "N"], level: int, target: int, force: bool
+) -> Float[Tensor, "N K"]:
+    """Log-probabilities of the descendants in ``target`` of ``z`` in ``level``; see ``LevelProcess``."""
+    log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if target > 0:
+        ascent = hierarchy.between(0, target)
+        log_probs = ascent.log_push(log_probs if ascent.plain else log_probs.log_softmax(-1))
+    route, state = hierarchy.between(target, level), hierarchy.local(z, level)
+    if route.num_parents == 1:  # every state leads to the root
+        return log_probs
+    if route.plain:
+        return log_probs.masked_fill(route.parents != state[:, None], -torch.inf)
+    weight = route.column(state)
+    if force:
+        weight = torch.where(route.parents == state[:, None], weight, 0.0)
+    return log_probs + weight.log().to(log_probs.dtype)
+
+
+def shared(hierarchy: Hierarchy, z: Tokens) -> Bool[Tensor, "B L"]:
+    """True where every token may reach the state: the mask, and clusters that tokens of other clusters may enter."""
+    routes = [hierarchy.between(0, i) for i in range(1, hierarchy.depth + 1)]
+    by_level = [hierarchy.vocab_size == 1, *(route.mixes for route in routes)]
+    return torch.tensor(by_level, device=z.device)[hierarchy.level_of(z)]
 
 
 def _check_top(route: Kernel) -> None:

@@ -11,10 +11,9 @@ from torch import Tensor
 from ddlib.kernels.dispatch import plan
 from ddlib.kernels.fused import Layer, PerTokenLoss, SummedLoss
 from ddlib.kernels.tile import Rows
-from ddlib.objective.nelbo import check_noised
 from ddlib.objective.training import LossOptions, unpacked, weights_of
 from ddlib.paces import Draw
-from ddlib.parameterization.logits import Parameterization, tree_of
+from ddlib.parameterization.logits import Parameterization, TokenLogits, layout_of
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, beside
 from ddlib.times import TimeDensity
@@ -155,15 +154,15 @@ def _batch(
     process: ForwardProcess, hidden: Tensor, weight: Tensor, x: Tokens, z: Tokens, t: Times, bias: Tensor | None,
     chunk: int | None, parameterization: Parameterization,
 ) -> tuple[Rows, Layer]:  # fmt: skip
-    children = tree_of(process, parameterization)
-    check_noised(process, x, z, t)
+    layout = layout_of(process, parameterization)
+    process.check_noised(x, z, t)
     check_devices(x=x, hidden=hidden, weight=weight, bias=bias)
     if chunk is not None:
         check_count("chunk", chunk)
     require(hidden.ndim == 3, f"hidden has shape {tuple(hidden.shape)}, must be (B, L, D)")
     dim = hidden.shape[-1]
     check_shape("hidden", hidden, (*x.shape, dim), f"(B, L, D) = {(*x.shape, dim)}")
-    _check_layer(process, children, weight, bias, dim)
+    _check_layer(process, layout, weight, bias, dim)
     rows = Rows(x.flatten(), z.flatten(), beside(t.to(torch.float64)).expand_as(x).flatten())
     layer = Layer(hidden.flatten(0, 1), weight, bias)
     if not torch.is_grad_enabled():  # autograd.Function does not see the grad mode and would compute unused gradients
@@ -176,16 +175,15 @@ def _batch(
 
 
 def _check_layer(
-    process: ForwardProcess, children: Children | None, weight: Tensor, bias: Tensor | None, dim: int
+    process: ForwardProcess, layout: Children | TokenLogits, weight: Tensor, bias: Tensor | None, dim: int
 ) -> None:
-    size, rule = process.vocab_size, "(V, D)"
-    if children is not None:
-        size, rule = children.columns, "(S - 1, D), a row for every state but the root,"
-        if children.rows is not None:
-            size, rule = max(children.num_rows, len(weight)), "(rows, D)"
-    seems = ""
-    if children is not None and len(weight) == process.vocab_size != size:
-        seems = "; V rows are logits of words, parameterization='cavity'"
+    size, rule, seems = process.vocab_size, "(V, D)", ""
+    if isinstance(layout, Children):
+        size, rule = layout.columns, "(S - 1, D), a row for every state but the root,"
+        if layout.rows is not None:
+            size, rule = max(layout.num_rows, len(weight)), "(rows, D)"
+        if len(weight) == process.vocab_size != size:
+            seems = "; V rows are logits of words, parameterization='cavity'"
     check_shape("weight", weight, (size, dim), f"{rule} = ({size}, {dim}){seems}")
     if bias is not None:
         check_shape("bias", bias, (size,), f"({rule[1:].split(',')[0]},) = ({size},)")

@@ -14,7 +14,7 @@ from ddlib.kernels.cluster_mass import Statistics
 from ddlib.kernels.tile import Block, Dense, Part, Rows
 from ddlib.kernels.uniform_noise import Evidence
 from ddlib.objective.training import LossOptions
-from ddlib.parameterization.logits import tree_of
+from ddlib.parameterization.logits import layout_of
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, Hierarchical
 from ddlib.processes.interpolating import Interpolating
@@ -64,9 +64,9 @@ def _hierarchical(process: Hierarchical, rows: Rows, options: LossOptions, dtype
     shares = partial(_shares, process, options.edge_weights) if options.mode == "edges" else None
     hierarchy, level, blocks, served = process.hierarchy, process.level_of(z)[:, 0], list[Part](), 0
     plain = next((i for i, edge in enumerate(hierarchy.maps) if not edge.plain), hierarchy.depth)
-    children = tree_of(process, options.parameterization)
-    if children is not None:
-        return _child_plan(process, children, plain, rows, options, dtype, level, weight)
+    layout = layout_of(process, options.parameterization)
+    if isinstance(layout, Children):
+        return _child_plan(process, layout, plain, rows, options, dtype, level, weight)
     within = options.parameterization == "posterior"  # a posterior is supported on the tokens under the state
     if plain and gpu.usable(z.device, dtype) and not (hard and within) and shares is None:
         from ddlib.kernels.gpu.tree_plan import Ranged  # imports Triton
@@ -130,8 +130,8 @@ RULES |= {"hierarchical": _hierarchical, "uniform": _uniform}
 
 def _dense(process: ForwardProcess, index: Tensor, options: LossOptions) -> Block:
     """Return a block that evaluates the process's own loss on all logits of some rows."""
-    children = tree_of(process, options.parameterization)
-    return Block(index, None if children is None else children.rows, Dense(partial(options.per_token, process)))
+    columns = layout_of(process, options.parameterization).rows
+    return Block(index, columns, Dense(partial(options.per_token, process)))
 
 
 def _training_weight(process: ForwardProcess, rows: Rows, options: LossOptions) -> Float[Tensor, "N"]:

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from ddlib.objective.metrics import Measure
-from ddlib.objective.nelbo import mean_per_token
+from ddlib.objective.training import mean_per_token
 from ddlib.paces import Pace, Together
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization, cavity_logits, posterior_logits

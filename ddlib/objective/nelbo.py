@@ -2,16 +2,13 @@
 
 from collections.abc import Callable
 
-import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess
-from ddlib.processes.broadcasting import beside
 from ddlib.processes.integrand import dense_integrand
-from ddlib.typing import Logits, PaddingMask, PerToken, Times, Tokens
-from ddlib.utils.validation import check_mask, require, visible
+from ddlib.typing import Logits, PerToken, Times, Tokens
+from ddlib.utils.validation import require
 
 _METHODS: dict[str, Callable[[ForwardProcess, Logits, Tokens, Tokens, Times], Tensor]] = {
     "auto": lambda process, *arguments: process.integrand(*arguments),
@@ -56,26 +53,5 @@ def nelbo(
         tensor([[0.0000, 3.2189, 3.2189]])
     """
     require(method in _METHODS, f"method is {method!r}, must be one of {', '.join(map(repr, _METHODS))}")
-    check_noised(process, x, z, t)
+    process.check_noised(x, z, t)
     return _METHODS[method](process, cavity_logits(process, logits, z, t, parameterization), x, z, t)
-
-
-def check_noised(process: ForwardProcess, x: Tokens, z: Tokens, t: Times) -> None:
-    """Raise TypeError or ValueError unless (x, z, t) are well formed and every z can come from its x at t."""
-    process.check_inputs(x=x, z=z, t=t)
-    if visible(z):
-        impossible = process.likelihood(z, x, t) <= 0
-        if bool(impossible.any()):
-            b, i = (int(v) for v in impossible.nonzero()[0])
-            raise ValueError(
-                f"z[{b}, {i}] = {int(z[b, i])} has probability 0 given x[{b}, {i}] = {int(x[b, i])} "
-                f"at t = {float(beside(t).expand_as(z)[b, i])}: z must be drawn by process.sample(x, t)"
-            )
-
-
-def mean_per_token(values: PerToken, mask: PaddingMask | None = None) -> Float[Tensor, ""]:
-    """Compute the mean over all tokens, or over those where ``mask`` is True; differentiable."""
-    if mask is None:
-        return values.mean()
-    check_mask("mask", mask, values.shape)
-    return torch.where(mask, values, 0.0).sum() / mask.sum()

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from ddlib.objective.nelbo import check_noised, mean_per_token
 from ddlib.paces import Draw
 from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess, beside
 from ddlib.times import TimeDensity
 from ddlib.times.base import sound
 from ddlib.typing import Logits, PaddingMask, PerToken, Times, Tokens
-from ddlib.utils.validation import check_number, check_padding, require, visible
+from ddlib.utils.validation import check_mask, check_number, check_padding, require, visible
 from ddlib.weightings import Weighting, weighted
 
 EdgeWeights = Sequence[float] | None
@@ -171,7 +171,7 @@ def training_loss(
     options.check(process)
     t, density, measure = unpacked(t, density, measure)
     require(reduction in ("mean", "none"), f"reduction is {reduction!r}, must be 'mean' or 'none'")
-    check_noised(process, x, z, t)
+    process.check_noised(x, z, t)
     check_padding(x, mask)
     loss = options.per_token(process, logits, x, z, t)
     counts = weights_of(t, density, measure)
@@ -181,3 +181,11 @@ def training_loss(
     if reduction == "none":
         return loss if kept is None else torch.where(kept, loss, 0.0)
     return mean_per_token(loss, kept)
+
+
+def mean_per_token(values: PerToken, mask: PaddingMask | None = None) -> Float[Tensor, ""]:
+    """Compute the mean over all tokens, or over those where ``mask`` is True; differentiable."""
+    if mask is None:
+        return values.mean()
+    check_mask("mask", mask, values.shape)
+    return torch.where(mask, values, 0.0).sum() / mask.sum()

@@ -53,6 +53,7 @@ class Capabilities:
         """Read the capabilities of a denoiser ``(z, t) -> logits``."""
         stated: Parameterization | None = getattr(denoiser, "parameterization", None)
         heard, is_split = getattr(denoiser, "heard", {}), isinstance(denoiser, SplitDenoiser)
+        steers = isinstance(denoiser, GuidedDenoiser) and bool(getattr(denoiser, "has_step_distribution", True))
         return cls(
             name=str(getattr(denoiser, "__qualname__", type(denoiser).__qualname__)),
             parameterization="cavity" if stated is None else stated,
@@ -62,7 +63,7 @@ class Capabilities:
             is_split=is_split,
             is_sparse=is_split and isinstance(denoiser, SparseDenoiser),
             has_tree=is_split and isinstance(denoiser, ChildDenoiser) and denoiser.tree is not None,
-            has_step_distribution=isinstance(denoiser, GuidedDenoiser) and denoiser.step_distribution is not None,
+            has_step_distribution=steers,
             modules=tuple(_modules(denoiser)),
             parts=dict(heard) if isinstance(heard, Mapping) else {},
         )

@@ -10,6 +10,10 @@ Logits are over tokens, (B, L, V), or over the children of each state, (B, L, S 
 over tokens (``ddlib.parameterization.tree_softmax``).
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -57,20 +61,35 @@ def meaning(denoiser: object, law: str) -> Parameterization:
     return Children.of(denoiser, law) if has_tree(denoiser) else law
 
 
-def tree_of(process: ForwardProcess, parameterization: Parameterization) -> Children | None:
-    """Return the ``Children`` whose states the logits are over; None where they are over tokens.
+@dataclass(frozen=True)
+class TokenLogits:
+    """Parameterization by tokens: meaning of an output layer with a logit for every token, as ``Children`` for states.
+
+    Members with names of ``Children`` have their meaning there.
+    """
+
+    law: str
+    """"cavity" or "posterior"."""
+    rows: ClassVar[None] = None
+    """Rows of the output layer's matrix are in the order of the tokens."""
+
+    def words(self, logits: Logits) -> Logits:
+        """Return the logits, which are over tokens."""
+        return logits
+
+
+def layout_of(process: ForwardProcess, parameterization: Parameterization) -> Children | TokenLogits:
+    """Return the columns of the logits: the states of a tree, or the tokens of the process.
 
     Raises:
         ValueError: an unknown name, "children" for a process without a hierarchy, a tree over other tokens.
     """
     if isinstance(parameterization, str) and parameterization in _CONVERSIONS:
-        return None
+        return TokenLogits(parameterization)
     if parameterization == "children":
-        require(
-            process.hierarchy is not None,
-            f"parameterization is 'children', {type(process).__name__} has no hierarchy: give dd.Children(tree)",
-        )
-        assert process.hierarchy is not None
+        if process.hierarchy is None:
+            name = type(process).__name__
+            raise ValueError(f"parameterization is 'children', {name} has no hierarchy: give dd.Children(tree)")
         parameterization = children_of(process.hierarchy)
     if not isinstance(parameterization, Children):
         names = ", ".join(map(repr, [*_CONVERSIONS, "children"]))
@@ -81,6 +100,13 @@ def tree_of(process: ForwardProcess, parameterization: Parameterization) -> Chil
         f"parameterization has a tree over {size} words, the process has vocab_size {process.vocab_size}",
     )
     return parameterization
+
+
+def check_columns(
+    process: ForwardProcess, layout: Children | TokenLogits, logits: Tensor, shape: Sequence[int]
+) -> None:
+    """Raise TypeError or ValueError unless ``logits`` is floating point of shape (B, L, V), or (B, L, S - 1)."""
+    check_logits(logits, shape, process.vocab_size, layout.columns if isinstance(layout, Children) else None)
 
 
 def cavity_logits(
@@ -104,15 +130,12 @@ def cavity_logits(
     Raises:
         ValueError: unknown parameterization, vocabulary mismatch, NaN or +inf logits.
     """
-    children = tree_of(process, parameterization)
-    name = str(parameterization) if children is None else children.law
-    check_logits(logits, z.shape, process.vocab_size, None if children is None else children.columns)
+    layout = layout_of(process, parameterization)
+    check_columns(process, layout, logits, z.shape)
     check_devices(logits=logits, z=z)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    if children is not None:
-        logits = children.words(logits)
+    logits = layout.words(logits.to(torch.promote_types(logits.dtype, torch.float32)))
     check_finite(logits)
-    return _CONVERSIONS[name](process, logits, z, t)
+    return _CONVERSIONS[layout.law](process, logits, z, t)
 
 
 def posterior_logits(process: ForwardProcess, logits: Logits, z: Tokens, t: Times) -> Logits:

@@ -10,18 +10,29 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.arguments import Identified
+from ddlib.arguments import Part, check_extra_state, extra_state, load_checked
 from ddlib.hierarchies import Hierarchy
-from ddlib.processes import argument_checks, optimal_times
+from ddlib.processes import optimal_times
+from ddlib.processes.argument_checks import place_of
 from ddlib.processes.broadcasting import beside, columns_at, each_time, interior, rows_at, through
 from ddlib.processes.integrand import dense_integrand
 from ddlib.schedules import Schedule
 from ddlib.times import Tabulated, TimeDensity
 from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.categorical import draw, draw_logits
+from ddlib.utils.precision import Float64Module
 from ddlib.utils.random import Generator, rand
 from ddlib.utils.renamed import Renamed
-from ddlib.utils.validation import check_count, require
+from ddlib.utils.validation import (
+    check_count,
+    check_devices,
+    check_order,
+    check_times,
+    check_tokens,
+    require,
+    visible,
+    warn_once,
+)
 
 LEVELS = ("independent", "balanced")
 """Couplings of the levels of a sequence's tokens, see ``ForwardProcess.sample``."""
@@ -32,7 +43,7 @@ def unchanged(log_probs: Tensor) -> Tensor:
     return log_probs
 
 
-class ForwardProcess(Identified):
+class ForwardProcess(Float64Module, Part):
     r"""A continuous-time Markov chain :math:`q_t(z|x)` that noises each position independently.
 
     A subclass implements ``rate_matrix`` and ``transition``, functions of scalar times. All else has a default that is
@@ -58,6 +69,9 @@ class ForwardProcess(Identified):
 
     # ---- what the process is
 
+    # a state dict holds the constructor's arguments, which loading compares
+    get_extra_state, set_extra_state, _load_from_state_dict = extra_state, check_extra_state, load_checked
+
     def __init__(self, vocab_size: int, num_states: int) -> None:
         super().__init__()
         self.vocab_size = check_count("vocab_size", vocab_size)
@@ -76,6 +90,9 @@ class ForwardProcess(Identified):
 
     modes: ClassVar[tuple[str, ...]] = ("standard",)
     """Modes of ``training_loss``: "hard" and "edges" too where the ``..._weighted_divergence`` of the name exists."""
+
+    couplings: ClassVar[tuple[str, ...]] = LEVELS
+    """Couplings that ``sample`` takes; a subclass whose ``sample`` takes no ``levels`` states ("independent",)."""
 
     closed_form: ClassVar[bool] = False
     """True where ``weighted_divergence`` is a closed form of the bound's integrand."""
@@ -130,7 +147,7 @@ class ForwardProcess(Identified):
     def _finish(self) -> None:
         """Move the constant that marks the device to the device of the other constants, which arguments may decide."""
         if "_place" in vars(self):  # else a subclass has not called super().__init__
-            self._place = argument_checks.place_of(self, self._place)
+            self._place = place_of(self, self._place)
         implemented = type(self).weighted_divergence is not ForwardProcess.weighted_divergence
         if implemented and not self.closed_form:  # it would never be used, without a word
             name = type(self).__name__
@@ -140,13 +157,60 @@ class ForwardProcess(Identified):
         self, *, x: Tensor | None = None, z: Tensor | None = None, t: Tensor | None = None,
         s: Tensor | None = None, p: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Raise TypeError or ValueError unless the arguments are of the right type, shape, range and device."""
-        argument_checks.check_inputs(self.vocab_size, self.num_states, self._place, x=x, z=z, t=t, s=s, p=p)
+        """Raise unless the arguments that are given are well formed.
+
+        Args:
+            x: (B, L) tokens.
+            z: (B, L) states.
+            t: (B,) or (B, L) times.
+            s: earlier times, of the shape of ``t``.
+            p: (B, L, V) distributions over tokens.
+
+        Raises:
+            TypeError, ValueError: the first argument that is not of the right type, shape, range or device.
+        """
+        tokens = z if x is None else x
+        if x is not None:
+            check_tokens("x", x, self.vocab_size, "words")
+        if z is not None:
+            check_tokens("z", z, self.num_states, "states")
+        for name, time in (("t", t), ("s", s)):
+            if time is not None and tokens is not None:
+                check_times(name, time, *tokens.shape)
+        if x is not None and z is not None:
+            require(x.shape == z.shape, f"z has shape {tuple(z.shape)}, must be that of x, {tuple(x.shape)}")
+        if s is not None and t is not None:
+            require(s.shape == t.shape, f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}")
+            alone = tokens is not None and tokens.shape[1] == 1
+            check_order(s, t, strictly=t.ndim == 1 and not alone)  # with times per position, s = t is allowed
+        if p is not None and tokens is not None:
+            want = (*tokens.shape, self.vocab_size)
+            require(tuple(p.shape) == want, f"p has shape {tuple(p.shape)}, must be (B, L, V) = {want}")
+            if visible(p):
+                total = p.sum(-1)
+                bad = ~((p >= 0).all(-1) & ((total - 1).abs() < 0.01))
+                require(not bool(bad.any()), "p holds a row that is no law: negative, NaN, or not of sum 1")
+        check_devices(x=x, z=z, t=t, s=s, p=p, process=self._place)
+
+    def check_noised(self, x: Tokens, z: Tokens, t: Times) -> None:
+        """Raise TypeError or ValueError unless (x, z, t) are well formed and every z can come from its x at t."""
+        self.check_inputs(x=x, z=z, t=t)
+        if visible(z):
+            impossible = self.likelihood(z, x, t) <= 0
+            if bool(impossible.any()):
+                b, i = (int(v) for v in impossible.nonzero()[0])
+                raise ValueError(
+                    f"z[{b}, {i}] = {int(z[b, i])} has probability 0 given x[{b}, {i}] = {int(x[b, i])} "
+                    f"at t = {float(beside(t).expand_as(z)[b, i])}: z must be drawn by process.sample(x, t)"
+                )
 
     def check_forwards(self, z: Tokens, s: Times, t: Times) -> None:
         """Raise TypeError or ValueError unless states and times are well formed and s <= t."""
         self.check_inputs(z=z, t=t)
-        argument_checks.check_forwards(z, s, t)
+        check_times("s", s, *z.shape)
+        require(s.shape == t.shape, f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}")
+        check_devices(z=z, s=s)
+        check_order(s, t)
 
     def __repr__(self) -> str:
         fields = [f"vocab_size={self.vocab_size}", f"num_states={self.num_states}"]
@@ -226,7 +290,7 @@ class ForwardProcess(Identified):
         """Raise unless ``sample`` takes this coupling.
 
         Raises:
-            TypeError: the ``sample`` of the class takes no ``levels``.
+            TypeError: the class does not take it, see ``couplings``.
             ValueError: an unknown coupling.
         """
         require(
@@ -234,10 +298,13 @@ class ForwardProcess(Identified):
             "levels is 'systematic', which was removed after 0.1.0: its mean is not that of the bound; use 'balanced'",
         )
         require(levels in LEVELS, f"levels is {levels!r}, must be one of {', '.join(map(repr, LEVELS))}")
-        if levels != "independent" and "levels" not in signature(self.sample).parameters:
-            raise TypeError(
-                f"levels is {levels!r}, which {type(self).__name__} cannot: its sample(x, t, generator) takes no levels"
-            )
+        name, stated = type(self).__name__, levels in self.couplings
+        takes = stated and (levels == "independent" or "levels" in signature(self.sample).parameters)
+        if stated and not takes:  # for one release
+            rule = "must be ('independent',), as its sample takes no levels; the next release does not read that there"
+            warn_once(f"couplings of {name}", f"{name}.couplings is {self.couplings}, {rule}")
+        if not takes:
+            raise TypeError(f"levels is {levels!r}, which {name} cannot: its sample(x, t, generator) takes no levels")
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         """Probability q_t(z|x) of each state given its token, (B, L) float64."""

@@ -9,8 +9,7 @@ from numpy.polynomial import chebyshev
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ddlib.processes.level_chain import LevelChain
-from ddlib.processes.matrix_exponential import normalised
+from ddlib.processes.level_chain import LevelChain, normalised
 from ddlib.schedules import Schedule
 from ddlib.schedules.base import breaks
 from ddlib.utils.precision import Float64Module

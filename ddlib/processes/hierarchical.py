@@ -10,11 +10,11 @@ from torch.nn.functional import one_hot
 
 from ddlib.arguments import made_by
 from ddlib.hierarchies import Flat, Hierarchy, Tree
+from ddlib.hierarchies.base import dense, reach, reach_of_tokens
 from ddlib.processes.base import reduction
 from ddlib.processes.broadcasting import beside, interior, scalar, span, taken
 from ddlib.processes.hierarchical_kl import children, children_at, descendants, descendants_at
 from ddlib.processes.level_process import LevelProcess
-from ddlib.processes.tree_kernels import dense, reach, reach_of_tokens
 from ddlib.schedules import Cosine, Linear, Polynomial, Window
 from ddlib.typing import Logits, PerToken, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.validation import require

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float64
 from torch import Tensor
 
+from ddlib.processes.level_chain import LevelExponential as LevelExponential  # its former place, of pickles too
+from ddlib.processes.level_chain import normalised, short_step, terms_of
 from ddlib.utils.precision import Float64Module
-from ddlib.utils.validation import require, visible
+from ddlib.utils.validation import require
 
 _TINY = 1e-290
 """Probabilities below this count as zero when a chain is tested for having reached its limit."""
@@ -157,58 +159,6 @@ class _Derived:
             before = after
 
 
-class LevelExponential(Float64Module):
-    r"""Transition matrices :math:`\exp(\sigma G)` of a chain of a few levels that never returns to a level it left.
-
-    Divided differences of exponentials, the textbook closed form of the hypoexponential distribution, cancel when rates
-    nearly agree and when ``sigma`` is small. This is the uniformised series of a short step,
-    :math:`e^{-\Lambda h} \sum_k (\Lambda h)^k P^k / k!` with :math:`P = I + G / \Lambda`, squared repeatedly: sums and
-    products of non-negative numbers, so every entry, however small, has full relative accuracy. The number of
-    operations does not depend on ``sigma``, so no value is read on an accelerator.
-
-    Derivatives by the rates pass through the same operations, except through ``Lambda``, on which the exponential does
-    not depend.
-
-    Args:
-        matrix: (n, n) rates, upper triangular, row = from; rows sum to 0.
-
-    Raises:
-        ValueError: a matrix that is not upper triangular.
-    """
-
-    powers: Tensor
-    retired = ("powers",)
-
-    def __init__(self, matrix: Float[Tensor, "n n"]) -> None:
-        super().__init__()
-        matrix = matrix.to(torch.float64)
-        require(
-            torch.equal(matrix, matrix.triu()),
-            "matrix has rates below its diagonal, must be upper triangular: use MatrixExponential",
-        )
-        exits = -matrix.detach().diagonal()
-        leaving = exits[exits > 0]
-        # The eigenvalues of a triangular matrix are its diagonal, so the slowest exit is the slowest decay. Past this
-        # duration every remaining probability is below 1e-299: negligible, and still far from underflow.
-        self.horizon = 690.0 / (float(leaving.min()) if len(leaving) else 1.0)
-        self.fastest, powers = terms_of(matrix)
-        self.squarings = max(0, math.ceil(math.log2(max(self.fastest, 1e-300) * self.horizon)))
-        self.powers = powers
-
-    def forward(self, sigma: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
-        """Compute exp(sigma G) for every ``sigma`` in [0, inf]."""
-        # many entries of a batch have the same time, as in sampling; a derivative needs each separately
-        if sigma.numel() > 1 and not sigma.requires_grad and visible(sigma):
-            distinct, which = sigma.unique(return_inverse=True)
-            if len(distinct) < sigma.numel():
-                return self(distinct)[which]
-        step = sigma.clamp(0, self.horizon) * (self.fastest / 2**self.squarings)
-        result = short_step(step, self.powers)
-        for _ in range(self.squarings):
-            result = normalised(result @ result)
-        return result
-
-
 def checked_rates(name: str, matrix: Sequence[Sequence[float]] | Tensor) -> Float64[Tensor, "n n"]:
     """Return a rate matrix in float64, its diagonal recomputed so that rows sum to 0 to the last digit.
 
@@ -236,30 +186,6 @@ def checked_rates(name: str, matrix: Sequence[Sequence[float]] | Tensor) -> Floa
         f"{name} row {worst} sums to {float(excess[worst])}, must sum to 0",
     )
     return off_diagonal - torch.diag(off_diagonal.sum(1))
-
-
-def terms_of(matrix: Float64[Tensor, "n n"]) -> tuple[float, Float64[Tensor, "k n n"]]:
-    r"""Return the largest exit rate and the terms :math:`P^k / k!` of the uniformised series, (k, n, n)."""
-    fastest = float(-matrix.detach().diagonal().min())
-    identity = torch.eye(len(matrix), dtype=torch.float64, device=matrix.device)
-    jumps = identity + matrix / (fastest or 1.0)
-    jumps.diagonal().clamp_(min=0)
-    powers = [identity]
-    for k in range(1, 18 + min(len(matrix), 16)):
-        powers.append(powers[-1] @ jumps / k)
-    return fastest, torch.stack(powers)
-
-
-def short_step(step: Float64[Tensor, "*n"], terms: Float64[Tensor, "k m m"]) -> Float64[Tensor, "*n m m"]:
-    """Sum the uniformised series for durations ``step`` of at most 1 in units of the fastest exit."""
-    exponents = torch.arange(len(terms), device=step.device)
-    poisson = torch.exp(-step)[..., None] * step[..., None] ** exponents
-    return normalised(torch.einsum("...k,kij->...ij", poisson, terms))
-
-
-def normalised(matrix: Float64[Tensor, "*n m m"]) -> Float64[Tensor, "*n m m"]:
-    """Scale rows to sum to 1: an error in the sum would double with every squaring."""
-    return matrix / matrix.sum(-1, keepdim=True)
 
 
 def settled(before: Float64[Tensor, "m m"], after: Float64[Tensor, "m m"]) -> bool:

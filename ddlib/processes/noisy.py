@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.hierarchies import Flat, Tree
+from ddlib.hierarchies.base import dense, reach, reach_of_tokens
 from ddlib.processes.broadcasting import beside, elapsed, interior, into, scalar, span, taken
 from ddlib.processes.mixture import falls_short, log1p_exp
 from ddlib.processes.resampling_chain import LevelProbs
 from ddlib.processes.resampling_process import ResamplingProcess
-from ddlib.processes.tree_kernels import dense, reach, reach_of_tokens
 from ddlib.schedules import Cosine, Linear
 from ddlib.typing import Logits, PerToken, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.repr import digest

@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from ddlib.hierarchies import Hierarchy
+from ddlib.hierarchies.base import ascend, descendant_logits, shared
 from ddlib.processes.argument_checks import check_tree
 from ddlib.processes.base import ForwardProcess, unchanged
 from ddlib.processes.broadcasting import beside, elapsed, interior, into, taken
 from ddlib.processes.resampling_chain import LevelProbs, ResamplingChain, checked_shares, ratio_of, token_frequencies
-from ddlib.processes.tree_kernels import ascend, descendant_logits, shared
 from ddlib.schedules import Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw, draw_logits

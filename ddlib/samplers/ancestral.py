@@ -28,9 +28,9 @@ class Ancestral(Sampler):
         self.force_transition = force_transition
 
     @property
-    def order(self) -> int | None:
-        """Order 1, as jumps in one step are drawn independently; None for forced transitions, which are not exact."""
-        return None if self.force_transition else 1
+    def order(self) -> int:
+        """Order 1, as jumps in one step are drawn independently; 0 for forced transitions, which are not exact."""
+        return 0 if self.force_transition else 1
 
     @property
     def supports_step_distribution(self) -> bool:

@@ -120,9 +120,9 @@ class Sampler(ReversePart):
     """True if ``step`` takes one time per position, (B, L), False if only one per sequence, (B,)."""
 
     @property
-    def order(self) -> int | None:
-        """Order of convergence: the error falls as steps to the minus ``order``; None without a ``kernel``."""
-        return None
+    def order(self) -> int:
+        """Order of convergence: the error falls as steps to the minus ``order``; 0 without a ``kernel``."""
+        return 0
 
     @property
     def supports_step_distribution(self) -> bool:

@@ -38,8 +38,8 @@ class Leap(Sampler):
         self.force_transition = force_transition
 
     @property
-    def order(self) -> int | None:
-        return None if self.force_transition else 1
+    def order(self) -> int:
+        return 0 if self.force_transition else 1
 
     @abstractmethod
     def chance(self, hits: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:

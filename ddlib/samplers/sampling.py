@@ -117,7 +117,8 @@ def sample(
         ending.check(process)
         if not sampler.supports_stopping:
             raise TypeError(f"endings holds {ending!r}, which {sampler!r} cannot serve: a row is several texts there")
-    processors = LogitProcessors(process, forbidden, repetition_penalty, [ending.forbids for ending in endings])
+    vetoes = [ending.forbids for ending in endings]
+    processors = LogitProcessors(process, forbidden, repetition_penalty, vetoes, shape[1])
     target = torch.device(device) if device is not None else process.device if prompt is None else prompt.device
     fixed, free = _prompt(process, prompt, tuple(shape), infill, target)
 

@@ -54,9 +54,9 @@ class Ending(ABC):
         """
         return torch.zeros_like(drawn[:, 0])
 
-    def forbids(self, i: Int64[Tensor, "N"]) -> tuple[int, Bool[Tensor, "N"]] | None:
-        """Return a forbidden token and the mask of the positions ``i`` at which it is forbidden; None without one."""
-        return None
+    def forbids(self, i: Int64[Tensor, "N"]) -> tuple[int, Bool[Tensor, "N"]]:
+        """Return a token and the mask of the positions ``i`` at which it is forbidden, False by default."""
+        return 0, torch.zeros_like(i, dtype=torch.bool)
 
     def __repr__(self) -> str:
         return shown(self, Ending)
@@ -104,8 +104,8 @@ class EndOfText(Ending):
     def closed(self, words: Tokens, drawn: Bool[Tensor, "B L"]) -> Bool[Tensor, "B"]:
         return self._found((words == self.word) & drawn)[0].any(1)
 
-    def forbids(self, i: Int64[Tensor, "N"]) -> tuple[int, Bool[Tensor, "N"]] | None:
-        return (self.word, i < self.least) if self.least else None
+    def forbids(self, i: Int64[Tensor, "N"]) -> tuple[int, Bool[Tensor, "N"]]:
+        return self.word, i < self.least
 
     def _found(self, end: Tensor) -> tuple[Tensor, Tensor]:
         """Return the masks of the first end in each row and of the positions after it."""

@@ -1,3 +1,3 @@
 """Reference implementations: slow, dense and independent computations of a process's properties."""
 
-from ddlib.verification.framework.oracle import *  # noqa: F403
+from ddlib.verification.framework.reference import *  # noqa: F403

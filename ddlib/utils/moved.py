@@ -35,7 +35,8 @@ MOVED = {
     "ddlib.processes.redraws": "ddlib.processes.resampling_chain",
     "ddlib.processes.timed": "ddlib.processes.optimal_times",
     "ddlib.processes.times": "ddlib.processes.broadcasting",
-    "ddlib.processes.ways": "ddlib.processes.tree_kernels",
+    "ddlib.processes.tree_kernels": "ddlib.hierarchies.base",
+    "ddlib.processes.ways": "ddlib.hierarchies.base",
     "ddlib.reduce": "ddlib.objective.metrics",
     "ddlib.registry": "ddlib.plugins.registry",
     "ddlib.samplers.corrected": "ddlib.samplers.correctors.corrected",
@@ -66,7 +67,8 @@ MOVED = {
     "ddlib.times.draw": "ddlib.times.draws",
     "ddlib.times.uniform": "ddlib.times.base",
     "ddlib.training": "ddlib.objective.training",
-    "ddlib.verification.oracle": "ddlib.verification.framework.oracle",
+    "ddlib.verification.framework.oracle": "ddlib.verification.framework.reference",
+    "ddlib.verification.oracle": "ddlib.verification.framework.reference",
     "recipes.engine.abilities": "recipes.engine.model_protocols",
 }
 """Former path: present path."""

@@ -171,7 +171,7 @@ class HFBackbone(Pretrained, nn.Module, ABC):
 A = TypeVar("A", bound=HFBackbone)
 
 
-def read_config(kind: type[HFBackbone], name_or_path: str, hub: dict[str, Any]) -> Any:
+def transformers_config(kind: type[HFBackbone], name_or_path: str, hub: dict[str, Any]) -> Any:
     """Read transformers' configuration of a folder or a repository.
 
     Args:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ddlib_models.attention.sight import added, seen_by, shifted
 from ddlib_models.dit.embedding import cluster_means
 from ddlib_models.hf import lora as low_rank
-from ddlib_models.hf.base import config_of, filled, hub_options, plain, read_config, token_id, transformers_of
+from ddlib_models.hf.base import config_of, filled, hub_options, plain, token_id, transformers_config, transformers_of
 from ddlib_models.hf.kv_cache import CachedHFBackbone, Recall
 from ddlib_models.kv_cache import check_cache
 
@@ -287,7 +287,7 @@ def causal_lm(
             fit, are broken or quantised; or see ``CausalLM``.
     """
     hub = hub_options(revision)
-    architecture = plain(read_config(CausalLM, name_or_path, hub))
+    architecture = plain(transformers_config(CausalLM, name_or_path, hub))
     CausalLM.configuration(architecture)  # raises before the tokenizer is read
     with_mask = mask_token is not None and num_states > vocab_size
     mask_id = token_id(CausalLM, name_or_path, mask_token, vocab_size, hub) if with_mask else None

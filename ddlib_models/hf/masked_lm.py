@@ -16,8 +16,8 @@ from ddlib_models.hf.base import (
     filled,
     hub_options,
     plain,
-    read_config,
     token_id,
+    transformers_config,
     transformers_of,
 )
 
@@ -128,7 +128,7 @@ def masked_lm(
             weights that do not fit, are broken or quantised; or see ``MaskedLM``.
     """
     hub = hub_options(revision)
-    architecture = plain(read_config(MaskedLM, name_or_path, hub))
+    architecture = plain(transformers_config(MaskedLM, name_or_path, hub))
     MaskedLM.configuration(architecture)  # raises before the tokenizer is read
     mask_id = None if num_states == vocab_size else token_id(MaskedLM, name_or_path, mask_token, vocab_size, hub)
     with torch.device("meta"):  # the weights will be those of the folder

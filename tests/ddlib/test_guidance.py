@@ -51,7 +51,7 @@ def test_the_next_law_is_tempered_in_any_hierarchy(tree, gamma, seed):
     one, other = Lookup(process, seed), Lookup(process, seed + 1)
     guidance = ClassifierFree(process, one, other, lambda t: gamma, "states")
     straying = any(edge.spread is not None for edge in tree.maps)
-    assert (guidance.step_distribution is not None) == straying
+    assert guidance.has_step_distribution == straying
     assert guidance.parameterization == ("children" if tree.depth > 1 and not straying else "cavity")
     z, what = texts(process), "step" if straying else "jump"
     laws = (told(process, part, "cavity", z, what) for part in (one, other))

@@ -48,7 +48,7 @@ def test_every_sampler_that_serves_the_process_serves_its_guidance(name, sampler
 @pytest.mark.parametrize("name", ["xi", "uniform", "gidd"])
 def test_where_no_law_of_words_tells_it_ancestral_alone_draws(name):
     guidance = free(name)
-    assert guidance.step_distribution is not None and bool((guided(guidance) < 4).all())
+    assert guidance.has_step_distribution and bool((guided(guidance) < 4).all())
     assert guided(guidance, prompt=torch.tensor([3, 0]))[:, :2].tolist() == [[3, 0]] * 4
     calls, rows = guidance.conditional.calls, guidance.conditional.rows
     others = (Psi(0.5), Euler(), Ancestral(True), Corrected(Ancestral(), ForwardBackward()))

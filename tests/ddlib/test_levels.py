@@ -155,6 +155,8 @@ def test_systematic_and_unknown_levels_are_refused_before_the_network_runs():
 
 def test_a_process_that_draws_in_its_own_way_is_refused_by_name():
     class Own(Masked):
+        couplings = ("independent",)
+
         def sample(self, x, t, generator=None):
             return super().sample(x, t, generator)
 
@@ -162,3 +164,12 @@ def test_a_process_that_draws_in_its_own_way_is_refused_by_name():
     assert dd.bound(process, lambda z, t: torch.zeros(*z.shape, 3), x).total.shape == (2, 3)
     with pytest.raises(TypeError, match=r"levels is 'balanced', which Own cannot: its sample\(x, t, generator\) takes"):
         dd.bound(process, lambda z, t: torch.zeros(*z.shape, 3), x, levels="balanced")
+
+    class Silent(Own):
+        couplings = Masked.couplings
+
+    with (
+        pytest.warns(UserWarning, match=r"Silent\.couplings is \('independent', 'balanced'\), must be"),
+        pytest.raises(TypeError, match="levels is 'balanced', which Silent cannot: its sample"),
+    ):
+        Silent(3, Linear()).check_levels("balanced")

@@ -18,7 +18,7 @@ from ddlib.samplers import Confidence, EntropyBounded, LeftToRight, OrderedSampl
 from ddlib.schedules import Cosine, Geometric, Linear
 from ddlib.testing import strategies
 from ddlib.verification.framework.inputs import frequencies, tally
-from ddlib.verification.framework.oracle import exact_cavity, exact_posterior, integrate_bound
+from ddlib.verification.framework.reference import exact_cavity, exact_posterior, integrate_bound
 
 F64 = torch.float64
 pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes

@@ -7,7 +7,7 @@ import torch
 
 import ddlib as dd
 from ddlib.parameterization.capabilities import Capabilities
-from ddlib.verification.framework.oracle import exact_posterior
+from ddlib.verification.framework.reference import exact_posterior
 
 UNIFORM = dd.processes.Uniform(5, dd.schedules.Linear())
 TRUTH = torch.tensor([0.5, 0.3, 0.1, 0.05, 0.05], dtype=torch.float64)

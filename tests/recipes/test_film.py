@@ -311,7 +311,7 @@ def test_it_serves_what_the_sampler_inside_serves():
     particles = dd.samplers.Particles(Ancestral(), lambda z, t: 0.0 * t, 2)
     with pytest.raises(TypeError, match="a row is several texts there"):
         filmed(process, particles, endings=[dd.samplers.EndOfText(2)])
-    assert guidance.step_distribution is not None
+    assert guidance.has_step_distribution
     texts = filmed(guidance.process, Ancestral(), denoiser=guidance, parameterization=guidance.parameterization)[0]
     assert bool((texts < guidance.process.vocab_size).all())
 

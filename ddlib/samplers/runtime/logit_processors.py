@@ -13,8 +13,8 @@ from ddlib.processes import ForwardProcess, unchanged
 from ddlib.typing import Sharpen
 from ddlib.utils.validation import check_count, check_number, require, visible
 
-Veto = Callable[[Int64[Tensor, "N"]], tuple[int, Bool[Tensor, "N"]] | None]
-"""Map from positions to a forbidden token and the mask of positions at which it is forbidden; None without one."""
+Veto = Callable[[Int64[Tensor, "N"]], tuple[int, Bool[Tensor, "N"]]]
+"""Map from positions to a token and the mask of positions at which it is forbidden."""
 
 Scheduled = float | Callable[[float], float]
 """Number, or function of the time, which runs from 1, noise, to 0."""
@@ -33,18 +33,19 @@ class LogitProcessors:
             logarithm is subtracted from the logits (the presence penalty of chat interfaces). The result does not
             depend on a constant added to the logits, unlike a factor of the logits (CTRL).
         vetoes: functions that forbid tokens at some positions.
+        length: number of positions of a sequence; vetoes that forbid nothing at these are left out.
 
     Raises:
         TypeError, ValueError: forbidden tokens that are no tokens, or all tokens of a cluster; a penalty below 1.
     """
 
     def __init__(
-        self, process: ForwardProcess, forbidden: Sequence[int], penalty: float, vetoes: Sequence[Veto]
+        self, process: ForwardProcess, forbidden: Sequence[int], penalty: float, vetoes: Sequence[Veto], length: int
     ) -> None:
         self.process = process
         self.penalty = check_number("repetition_penalty", penalty, 1, 1e30, "at least 1")
         self.forbidden = _forbidden(process, forbidden)
-        self.vetoes = [veto for veto in vetoes if veto(torch.zeros(1, dtype=torch.int64)) is not None]
+        self.vetoes = [veto for veto in vetoes if bool(veto(torch.arange(length))[1].any())]
 
     def __bool__(self) -> bool:
         """True if the logits change at all."""
@@ -68,7 +69,7 @@ class LogitProcessors:
         """
         excluded = self.forbidden.to(logits.device)[None]
         for veto in self.vetoes:
-            token, where = veto(i) or (0, torch.zeros_like(i, dtype=torch.bool))
+            token, where = veto(i)
             single = torch.zeros_like(excluded[:1])
             single[0, token] = True
             excluded = excluded | (where[:, None] & single)
@@ -108,8 +109,9 @@ def _forbidden(process: ForwardProcess, tokens: Sequence[int]) -> Bool[Tensor, "
         excluded[token] = True
     require(not bool(excluded.all()), "forbidden holds all words, must leave some")
     hierarchy = process.hierarchy
-    for level in range(1, 0 if hierarchy is None else hierarchy.depth):
-        assert hierarchy is not None
+    if hierarchy is None:
+        return excluded
+    for level in range(1, hierarchy.depth):
         edge = hierarchy.between(0, level)
         if isinstance(edge, Map):
             left = torch.bincount(edge.parents.cpu()[~excluded], minlength=hierarchy.levels[level])

@@ -1,7 +1,7 @@
 """Model wrapper that evaluates only the rows and positions that change."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Self, cast
 
@@ -10,12 +10,12 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from ddlib.parameterization.capabilities import Capabilities
-from ddlib.parameterization.logits import Parameterization, cavity_logits, tree_of
+from ddlib.parameterization.logits import Parameterization, cavity_logits, layout_of
+from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.runtime.logit_processors import LogitProcessors
-from ddlib.samplers.runtime.output_layer import Head, grouped
+from ddlib.samplers.runtime.output_layer import FullOutput, Head
 from ddlib.typing import Denoiser, GuidedDenoiser, Logits, SplitDenoiser, StateProbs, Times, Tokens
-from ddlib.utils.validation import check_devices, check_logits
 
 _HELD = 1 << 24
 """Number of logits in memory at a time."""
@@ -88,11 +88,10 @@ class ModelWrapper:
         self.capabilities = Capabilities.of(denoiser)
         self.parameterization = self.capabilities.meaning(parameterization)
         self.sight = FullContext(denoiser) if sight is None else sight
-        self.children = tree_of(process, self.parameterization)
-        self.head = None
+        self.layout = layout_of(process, self.parameterization)
+        self.head = FullOutput(process, self.layout)
         if self.capabilities.is_split:
-            split = cast(SplitDenoiser, denoiser)
-            self.head = Head(process, split, self.children, self.capabilities.has_tree)
+            self.head = Head(process, cast(SplitDenoiser, denoiser), self.layout, self.capabilities.has_tree)
         self._trains = self.capabilities.in_training
         self._last: tuple[Tokens, Times, Tensor] | None = None
         self._descents: dict[tuple[bool, bool], Tensor] = {}
@@ -105,17 +104,13 @@ class ModelWrapper:
 
     def step_log_probs(self, z: Tokens, t: Times, s: Times) -> StateProbs:
         """Compute log-probabilities of z_s, not normalised, of a denoiser that ``has_step_distribution``."""
-        log_probs = cast(GuidedDenoiser, self.denoiser).step_distribution
-        assert log_probs is not None  # read with the capabilities
-        return log_probs(z, t, s)
+        return cast(GuidedDenoiser, self.denoiser).step_distribution(z, t, s)
 
     def __call__(self, z: Tokens, t: Times) -> Logits:
         """Compute the logits over tokens at every position, (B, L, V)."""
         if self.cache_last:
-            output = self._whole(z, t)
-            if self.head is not None:
-                shape, flat = z.shape, z.flatten()
-                output = self.head.logits(output.flatten(0, 1), flat, torch.zeros_like(flat), False).view(*shape, -1)
+            output, flat = self._whole(z, t).flatten(0, 1), z.flatten()
+            output = self.head.logits(output, flat, torch.zeros_like(flat), False).view(*z.shape, -1)
         else:
             with self._evaluating(z):
                 output = self.sight.logits(z, t.to(torch.get_default_dtype()))
@@ -165,15 +160,21 @@ class ModelWrapper:
     def _tree_descents(self, force: bool, single: bool) -> Bool[Tensor, "levels levels"]:
         process = self.process
         table = torch.zeros(len(process.levels), len(process.levels), dtype=torch.bool)
-        if self.children is None or not isinstance(process, LevelProcess) or not self._narrows:
+        if not isinstance(process, LevelProcess) or not self._narrows:
             return table
-        tree_levels = self.children.levels_of(process.hierarchy)
-        for level, top in enumerate(tree_levels):
-            for target, bottom in enumerate(tree_levels[:level]):
-                steps = 0 if top is None or bottom is None else top - bottom
+        for level, top in enumerate(self.tree_levels):
+            for target, bottom in enumerate(self.tree_levels[:level]):
+                steps = 0 if -1 in (top, bottom) else top - bottom
                 if steps == 1 or (steps > 1 and not single):
                     table[level, target] = process.subtree_logits_suffice(level, target, force)
         return table
+
+    @property
+    def tree_levels(self) -> Sequence[int]:
+        """Level of the output's tree for each level of the process, -1 where there is none."""
+        if not isinstance(self.layout, Children) or not isinstance(self.process, LevelProcess):
+            return [-1] * len(self.process.levels)
+        return [-1 if level is None else level for level in self.layout.levels_of(self.process.hierarchy)]
 
     def can_restrict_columns(self, level: int, force: bool) -> bool:
         """Return whether the logits of the tokens below a state of this level alone determine its token.
@@ -181,7 +182,7 @@ class ModelWrapper:
         False also where fewer columns are not faster, as in ``can_descend_tree``.
         """
         process = self.process
-        if self.children is not None or not isinstance(process, LevelProcess) or not self._narrows:
+        if isinstance(self.layout, Children) or not isinstance(process, LevelProcess) or not self._narrows:
             return False
         return level < len(process.levels) - 1 and process.subtree_logits_suffice(level, 0, force)
 
@@ -217,23 +218,18 @@ class ModelWrapper:
     def _output(
         self, z: Tokens, t: Times, where: Bool[Tensor, "B L"], kept: Tensor | None
     ) -> tuple[Tensor, Int64[Tensor, "B L"]]:
-        identity = torch.arange(z.shape[1], device=z.device).expand_as(z)
-        if self.head is None:
-            logits = self.sight.logits(z, t, kept)
-            states = None if self.children is None else self.children.columns
-            check_logits(logits, z.shape, self.process.vocab_size, states)
-            check_devices(logits=logits, z=z)
-            return logits, identity
-        if self.capabilities.is_sparse and z.device.type == "cpu":
+        column, number = torch.arange(z.shape[1], device=z.device).expand_as(z), z.shape[1]
+        if not self.capabilities.is_split:
+            output = self.sight.logits(z, t, kept)
+        elif self.capabilities.is_sparse and z.device.type == "cpu":
             column = where.cumsum(1) - 1
             number = int(column.max()) + 1
             positions = where.int().argsort(dim=1, descending=True, stable=True)[:, :number]
-            features = self.sight.features_at(z, t, positions, kept)
+            output = self.sight.features_at(z, t, positions, kept)
         else:
-            column, number = identity, z.shape[1]
-            features = self.sight.features(z, t, kept)
-        self.head.check(features, z, number)
-        return features, column
+            output = self.sight.features(z, t, kept)
+        self.head.check(output, z, number)
+        return output, column
 
 
 class Predictions(NamedTuple):
@@ -265,7 +261,7 @@ class Predictions(NamedTuple):
             force: whether tokens are kept inside their clusters.
         """
         network = self.network
-        rows = self.output if network.head is None else network.head.logits(self.output, self.z, target, force)
+        rows = network.head.logits(self.output, self.z, target, force)
         logits = cavity_logits(network.process, rows[:, None], self.z[:, None], self.t, network.parameterization)
         if network.wording is None:
             return logits
@@ -278,21 +274,8 @@ class Predictions(NamedTuple):
             level: level of the children in the tree of the output.
             parent: (N,) index of each position's parent in the level above.
         """
-        network, children = self.network, self.network.children
-        assert children is not None
-        if network.head is not None:
-            return network.head.family(self.output, level, parent)
-        row = self.output.split(children.tree.levels[:-1], -1)[level]
-        row = row.to(torch.promote_types(row.dtype, torch.float32))
-        parents = children.tree.maps[level].parents
-        logits = torch.where(parents == parent[:, None], row, -torch.inf)
-        return logits, torch.arange(len(parents), device=row.device).expand_as(logits)
+        return self.network.head.family(self.output, level, parent)
 
     def under(self) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
         """Compute the logits of the tokens below each state, padded with -inf, and the indices of the tokens."""
-        network, hierarchy = self.network, self.network.process.hierarchy
-        assert hierarchy is not None
-        if network.head is not None:
-            return network.head.under(self.output, self.z)
-        output = self.output.to(torch.promote_types(self.output.dtype, torch.float32))
-        return grouped(self.z, hierarchy.under, lambda rows, _, tokens: output[rows][:, tokens])
+        return self.network.head.under(self.output, self.z)

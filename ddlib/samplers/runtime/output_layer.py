@@ -1,4 +1,4 @@
-"""Output layer of split denoisers, restricted to the logits that a descent depends on."""
+"""Output layer of a denoiser, restricted to the logits that a descent depends on."""
 
 from collections.abc import Callable
 from typing import cast
@@ -8,19 +8,71 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import linear
 
+from ddlib.parameterization.logits import TokenLogits, check_columns
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.typing import ChildDenoiser, SplitDenoiser
 from ddlib.utils.validation import check_devices, check_shape
 
 
-class Head:
-    """Output layer of a split denoiser.
+class FullOutput:
+    """Output of a denoiser that is not split: all logits of every position.
+
+    Args:
+        process: the forward process.
+        layout: columns of the logits.
+    """
+
+    def __init__(self, process: ForwardProcess, layout: Children | TokenLogits) -> None:
+        self.process, self.layout = process, layout
+
+    def check(self, output: Tensor, z: Tensor, number: int) -> None:
+        """Raise TypeError or ValueError unless the output has its shape at ``number`` positions, on one device."""
+        check_columns(self.process, self.layout, output, z.shape)
+        check_devices(logits=output, z=z)
+
+    def logits(
+        self, hidden: Float[Tensor, "N D"], z: Int64[Tensor, "N"], target: Int64[Tensor, "N"], force: bool
+    ) -> Float[Tensor, "N K"]:
+        """Compute all logits of the rows ``hidden``; on a CPU -inf at tokens that descents from ``z`` ignore."""
+        return hidden
+
+    def product(self, hidden: Float[Tensor, "N D"], columns: Tensor | slice = slice(None)) -> Float[Tensor, "N K"]:
+        """Compute some columns of the logits, by default all, in float32 or wider."""
+        return hidden.to(torch.promote_types(hidden.dtype, torch.float32))[:, columns]
+
+    def family(
+        self, hidden: Float[Tensor, "N D"], level: int, parent: Int64[Tensor, "N"]
+    ) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
+        """Compute the child logits of one parent per row, padded with -inf, and the indices of the children.
+
+        Args:
+            hidden: (N, D) outputs of the denoiser, with child logits.
+            level: level of the children in the tree of the output.
+            parent: (N,) index of each row's parent in the level above.
+        """
+        tree = cast(Children, self.layout).tree
+        row = hidden.split(tree.levels[:-1], -1)[level]
+        row = row.to(torch.promote_types(row.dtype, torch.float32))
+        parents = tree.maps[level].parents
+        logits = torch.where(parents == parent[:, None], row, -torch.inf)
+        return logits, torch.arange(len(parents), device=row.device).expand_as(logits)
+
+    def under(
+        self, hidden: Float[Tensor, "N D"], z: Int64[Tensor, "N"]
+    ) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
+        """Compute the logits of the tokens below one state per row, padded with -inf, and the indices of the tokens."""
+        hierarchy = cast(LevelProcess, self.process).hierarchy
+        return grouped(z, hierarchy.under, lambda rows, _, tokens: self.product(hidden[rows], tokens))
+
+
+class Head(FullOutput):
+    """Output layer of a split denoiser, whose outputs are features.
 
     Args:
         process: the forward process.
         denoiser: the split denoiser.
-        children: tree whose states have logits; None for logits over tokens.
+        layout: columns of the logits.
         has_tree: whether the denoiser is a ``ChildDenoiser`` with a tree.
 
     Raises:
@@ -28,20 +80,20 @@ class Head:
     """
 
     def __init__(
-        self, process: ForwardProcess, denoiser: SplitDenoiser, children: Children | None, has_tree: bool = False
+        self, process: ForwardProcess, denoiser: SplitDenoiser, layout: Children | TokenLogits, has_tree: bool = False
     ) -> None:
-        self.process, self.children = process, children
-        if children is not None and has_tree:
+        super().__init__(process, layout)
+        if isinstance(layout, Children) and has_tree:
             tree = cast(ChildDenoiser, denoiser)
-            children.check(tree.tree or ())
+            layout.check(tree.tree or ())
             self.weight, self.bias, rows = tree.siblings()
-            self.children = children = Children(children.tree, children.law, rows)
-            size, rule = max(len(self.weight), children.num_rows), "(rows, D), one for each state"
+            self.layout = layout = Children(layout.tree, layout.law, rows)
+            size, rule = max(len(self.weight), layout.num_rows), "(rows, D), one for each state"
         else:
             self.weight, self.bias = denoiser.words()
             size, rule = process.vocab_size, f"(V, D) with the process's V = {process.vocab_size}"
-            if children is not None:
-                size, rule = children.columns, f"(S - 1, D) = ({children.columns}, D), a row per state but the root"
+            if isinstance(layout, Children):
+                size, rule = layout.columns, f"(S - 1, D) = ({layout.columns}, D), a row per state but the root"
         check_shape("the denoiser's weight", self.weight, (size, None), rule)
         if self.bias is not None:
             check_shape("the denoiser's bias", self.bias, (size,), f"({rule[1:].split(',')[0]},) = ({size},)")
@@ -49,11 +101,9 @@ class Head:
     def logits(
         self, hidden: Float[Tensor, "N D"], z: Int64[Tensor, "N"], target: Int64[Tensor, "N"], force: bool
     ) -> Float[Tensor, "N K"]:
-        """Compute all logits of the rows ``hidden``; on a CPU -inf at tokens that descents from ``z`` ignore."""
-        if self.children is not None or hidden.device.type != "cpu":
+        if isinstance(self.layout, Children) or hidden.device.type != "cpu":
             logits = self.product(hidden)  # one kernel launch instead of several per cluster
-            rows = None if self.children is None else self.children.rows
-            return logits if rows is None else logits[:, rows]
+            return logits if self.layout.rows is None else logits[:, self.layout.rows]
         distinct, which = torch.stack([z, target]).unique(dim=1, return_inverse=True)
         columns = [self._words(state, to, force) for state, to in distinct.t().tolist()]
         if all(tokens is None for tokens in columns):
@@ -70,7 +120,6 @@ class Head:
         return logits
 
     def product(self, hidden: Float[Tensor, "N D"], columns: Tensor | slice = slice(None)) -> Float[Tensor, "N K"]:
-        """Compute the logits of some rows of the weight matrix, by default all, in float32 or wider."""
         bias = None if self.bias is None else self.bias[columns]
         logits = linear(hidden.to(self.weight.dtype), self.weight[columns], bias)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -78,28 +127,17 @@ class Head:
     def family(
         self, hidden: Float[Tensor, "N D"], level: int, parent: Int64[Tensor, "N"]
     ) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
-        """Compute the logits of the children of one parent per row, and their indices in ``level`` of the tree.
-
-        K is the largest number of children; rows with fewer are padded with -inf.
-        """
-        assert self.children is not None
-        families = self.children.families(level)
+        """Compute the logits of the children alone: K is the largest number of children of these parents."""
+        families = cast(Children, self.layout).families(level)
         return grouped(
             parent, families.members, lambda rows, key, _: self.product(hidden[rows], families.of(key).columns)
         )
 
-    def under(
-        self, hidden: Float[Tensor, "N D"], z: Int64[Tensor, "N"]
-    ) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
-        """Compute the logits of the tokens below one state per row, and the tokens, padded as in ``family``."""
-        assert self.process.hierarchy is not None
-        return grouped(z, self.process.hierarchy.under, lambda rows, _, tokens: self.product(hidden[rows], tokens))
-
-    def check(self, features: Tensor, z: Tensor, number: int) -> None:
+    def check(self, output: Tensor, z: Tensor, number: int) -> None:
         """Raise ValueError unless features are (B, number, D), on the device of the weights and of the states."""
         want = (len(z), number, self.weight.shape[1])
-        check_shape("features", features, want, f"(B, L, D) = {want}")
-        check_devices(features=features, weight=self.weight, z=z)
+        check_shape("features", output, want, f"(B, L, D) = {want}")
+        check_devices(features=output, weight=self.weight, z=z)
 
     def _words(self, z: int, target: int, force: bool) -> Tensor | None:
         """Return the tokens whose logits determine the descendant of state ``z`` in level ``target``; None for all."""

@@ -118,7 +118,7 @@ def apply_predictions(
     single = single or run.sharpen is not unchanged
     by_tree = run.network.can_descend_tree(force, single)
     some_by_tree = bool(by_tree.any())
-    extra_draws = max(_tree_levels(run)) - 1 if some_by_tree and not single else 0
+    extra_draws = max(run.network.tree_levels) - 1 if some_by_tree and not single else 0
     uniforms, result = Uniforms(z, run.generator, extra_draws), z.clone()
     for part in predictions:
         to = target[part.b, part.i]
@@ -167,7 +167,7 @@ def _descents(
     """Return the reachable members, and the function of a chunk that computes their logits."""
     if bool(by_tree[level, target]):
         parent = predictions.z - sum(run.process.levels[:level])
-        logits, members = predictions.family(_tree_levels(run)[target], parent)
+        logits, members = predictions.family(run.network.tree_levels[target], parent)
     elif target == 0 and run.network.can_restrict_columns(level, force):
         logits, members = predictions.under()
     else:
@@ -201,13 +201,6 @@ def transition_log_prob(
     return result
 
 
-def _tree_levels(run: SamplingContext) -> list[int]:
-    """Return the level of the output's tree for each level of the process, -1 for none."""
-    hierarchy, children = run.process.hierarchy, run.network.children
-    assert hierarchy is not None and children is not None
-    return [-1 if j is None else j for j in children.levels_of(hierarchy)]
-
-
 def _by_tokens(
     run: SamplingContext, part: Predictions, s: Times, target: Tensor, force: bool, draws: Generator
 ) -> Tensor:
@@ -223,15 +216,14 @@ def _by_children(
     run: SamplingContext, part: Predictions, s: Times, target: Tensor, force: bool, draws: Generator
 ) -> Tensor:
     """Draw states from child to child down the output's tree; only the children on the path are evaluated."""
-    hierarchy = run.process.hierarchy
-    assert hierarchy is not None
-    tree_levels = torch.tensor(_tree_levels(run), device=part.z.device)
+    hierarchy = level_process(run).hierarchy
+    tree_levels = torch.tensor(run.network.tree_levels, device=part.z.device)
     level = hierarchy.level_of(part.z)
     member = part.z - hierarchy.starts[level]
     top, bottom = tree_levels[level], tree_levels[target]
     first = rand((len(member), 1), draws, member.device)[:, 0]
     several = bool((top - bottom > 1).any())
-    others = rand((len(member), 1, max(_tree_levels(run)) - 1), draws, member.device)[:, 0] if several else None
+    others = rand((len(member), 1, int(tree_levels.max()) - 1), draws, member.device)[:, 0] if several else None
     for at in range(int(top.max()) - 1, int(bottom.min()) - 1, -1):
         moving = (at < top) & (at >= bottom)
         if not bool(moving.any()):

@@ -17,7 +17,7 @@ from ddlib.utils.random import Generator
 from ddlib.utils.validation import require
 from ddlib.verification.framework.claim import Claim
 from ddlib.verification.framework.dependencies import asked, explained
-from ddlib.verification.framework.oracle import exact_cavity
+from ddlib.verification.framework.reference import exact_cavity
 from ddlib.verification.report import Check
 
 LARGE, REDUCED = 50, 24

@@ -9,7 +9,7 @@ from torch import Tensor
 from ddlib.processes import ForwardProcess
 from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.claim import Comparison, Point
-from ddlib.verification.framework.oracle import states
+from ddlib.verification.framework.reference import states
 
 FALSE_ALARM = 1e-6
 """Probability that a check of draws rejects a correct object; draws are seeded, so results are reproducible."""

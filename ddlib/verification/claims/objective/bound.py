@@ -24,7 +24,7 @@ from ddlib.verification.framework.inputs import (
     some_words,
     words,
 )
-from ddlib.verification.framework.oracle import logistic
+from ddlib.verification.framework.reference import logistic
 
 _NODES, _HELD = 8, 2**24  # times at once, such that thousands of pairs fit into the CPU's caches
 PARAMETERIZATIONS = ("cavity", "posterior")

@@ -9,7 +9,7 @@ from ddlib.objective.nelbo import nelbo
 from ddlib.processes import ForwardProcess
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
 from ddlib.verification.framework.inputs import scored
-from ddlib.verification.framework.oracle import states
+from ddlib.verification.framework.reference import states
 
 _STEP, _MOST = 1e-4, 8
 

@@ -12,7 +12,7 @@ from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.claims.objective.times import integral
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype
 from ddlib.verification.framework.dependencies import verifier
-from ddlib.verification.framework.oracle import exact_cavity, path_integrand
+from ddlib.verification.framework.reference import exact_cavity, path_integrand
 
 _LENGTHS = (1, 2, 3, 4, 6, 12)
 _GRID = torch.linspace(0, 1, 121, dtype=torch.float64)

@@ -23,7 +23,7 @@ from ddlib.verification.framework.inputs import (
     remembers,
     words,
 )
-from ddlib.verification.framework.oracle import exact_cavity, exact_posterior, sequences
+from ddlib.verification.framework.reference import exact_cavity, exact_posterior, sequences
 
 _NUMBERS = 2_000_000
 """Limit on the numbers of a batch of pairs, for processes that return dense tensors."""

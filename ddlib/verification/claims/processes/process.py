@@ -7,7 +7,7 @@ import torch
 from ddlib.processes import ForwardProcess
 from ddlib.verification.framework.claim import FLOAT64, Claim, Comparison, Point, stated
 from ddlib.verification.framework.inputs import at, law, marginals, remembers, words
-from ddlib.verification.framework.oracle import integrate_forward, states
+from ddlib.verification.framework.reference import integrate_forward, states
 
 
 def _answers(process: ForwardProcess, point: Point) -> Iterator[Comparison]:

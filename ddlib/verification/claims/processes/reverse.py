@@ -8,7 +8,7 @@ from torch import Tensor
 from ddlib.processes import ForwardProcess
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import at, law, marginals
-from ddlib.verification.framework.oracle import states
+from ddlib.verification.framework.reference import states
 
 
 def _predicted(process: ForwardProcess, point: Point, t: float) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.cases import Case, needs
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import drawn_jointly
-from ddlib.verification.framework.oracle import exact_cavity
+from ddlib.verification.framework.reference import exact_cavity
 
 _DRAWS, _ROWS = 2000, 12
 

@@ -17,7 +17,7 @@ from ddlib.verification.claims.samplers.sampler import SUPPORTS, processes
 from ddlib.verification.framework.cases import PAIR, TOKEN, Case, case_verifier, needs, served
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import at, drawn, drawn_jointly, in_any_batch
-from ddlib.verification.framework.oracle import exact_cavity
+from ddlib.verification.framework.reference import exact_cavity
 
 _DRAWS, _STEP, _SHORT = 4000, 0.2, 0.002
 

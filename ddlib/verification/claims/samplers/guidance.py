@@ -27,7 +27,7 @@ from ddlib.verification.framework.cases import context, few
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
 from ddlib.verification.framework.dependencies import verifier
 from ddlib.verification.framework.inputs import at, frequencies, marginals, tally
-from ddlib.verification.framework.oracle import exact_cavity, sequences
+from ddlib.verification.framework.reference import exact_cavity, sequences
 
 _DRAWS, _TEXTS = 3000, 4
 _MANY = 64
@@ -70,7 +70,7 @@ def _limits(guided: Guidance, point: Point) -> Iterator[Comparison]:
     for strength, part in guided.special_cases.items():
         only, what = _alone(guided, part, strength), f"at strength {strength:g}"
         yield Comparison(f"the logits {what}", _AXES, only(z, t), part(z, t), 0.0)
-        same = only.parameterization == guided.of_parts and only.step_distribution is None
+        same = only.parameterization == guided.of_parts and not only.has_step_distribution
         yield stated("what the logits mean", same, f"{what} they must mean what those of the part mean")
         moving = _alone(guided, part, lambda t, strength=strength: strength)
         probs = told(process, part, guided.of_parts, z, kind(moving))
@@ -127,7 +127,6 @@ def _bayes(guided: Any, point: Point) -> Iterator[Comparison]:
         return
     # limit of a short step: the change of log p(z_s) by the classifier, applied to the rates
     t, s, none = at(LATE, len(z)), at(EARLY, len(z)), one.replaced(strength=lambda t: 0.0)
-    assert one.step_distribution is not None and none.step_distribution is not None
     base = none.step_distribution(z, t, s)
     change = torch.where(base > -torch.inf, one.step_distribution(z, t, s) - base, 0.0)
     rates = by_level(process, dense(process, every, "jump") * change.exp(), "jump")
@@ -230,11 +229,7 @@ def _certain(guided: Guidance) -> str:
 
 
 def _by_logits(guided: Guidance) -> str:
-    return (
-        ""
-        if guided.step_distribution is not None
-        else "its logits tell the law, which samplers are verified to draw from"
-    )
+    return "" if guided.has_step_distribution else "its logits tell the law, which samplers are verified to draw from"
 
 
 _STRENGTHS: tuple[Point, ...] = ({"strength": 0.5}, {"strength": 2.5})

@@ -8,7 +8,7 @@ from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.typing import Denoiser
 from ddlib.verification.framework.inputs import at, marginals
-from ddlib.verification.framework.oracle import sequences
+from ddlib.verification.framework.reference import sequences
 
 LATE, EARLY = 0.5, 0.25
 """Times of a step, exact in float32, the dtype of network inputs."""
@@ -18,7 +18,7 @@ SMALL = 16
 
 def kind(guided: Guidance) -> str:
     """Return the kind of distribution to compare: of a token, of the next jump, or of the state after a step."""
-    if guided.step_distribution is not None:
+    if guided.has_step_distribution:
         return "step"
     return "word" if guided.on == "words" else "jump"
 
@@ -57,10 +57,10 @@ def told(process: ForwardProcess, denoiser: Denoiser, meaning: Parameterization,
 
 def steered(guided: Guidance, z: Tensor) -> Tensor:
     """Compute the distribution from a guidance, (N, L, K)."""
-    process, step_distribution = guided.process, guided.step_distribution
-    if step_distribution is None:
+    process = guided.process
+    if not guided.has_step_distribution:
         return told(process, guided, guided.parameterization, z, kind(guided))
-    log_probs = step_distribution(z, at(LATE, len(z)), at(EARLY, len(z)))
+    log_probs = guided.step_distribution(z, at(LATE, len(z)), at(EARLY, len(z)))
     highest = log_probs.amax(-1, keepdim=True)
     return by_level(process, (log_probs - highest).exp(), "step")
 

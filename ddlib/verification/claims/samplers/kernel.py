@@ -13,7 +13,7 @@ from ddlib.samplers import Sampler, SamplingContext, State
 from ddlib.verification.framework.cases import Case
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
 from ddlib.verification.framework.inputs import at, frequencies, tally
-from ddlib.verification.framework.oracle import exact_cavity, sequences
+from ddlib.verification.framework.reference import exact_cavity, sequences
 
 STRONG = torch.tensor([[0.30, 0.02, 0.05], [0.03, 0.25, 0.02], [0.08, 0.05, 0.20]], dtype=torch.float64)
 WEAK = torch.tensor([[0.18, 0.13, 0.20], [0.05, 0.07, 0.07], [0.08, 0.09, 0.13]], dtype=torch.float64)
@@ -61,7 +61,6 @@ def errors(run: Case, counts: list[int], joint: Tensor = WEAK) -> list[float]:
 
 def _order(run: Case, point: Point) -> Iterator[Comparison]:
     order, first = run.subject.order, int(point["steps"])
-    assert order is not None
     counts = [first, 2 * first, 4 * first]
     for steps, (coarse, fine) in zip(counts, pairwise(errors(run, counts)), strict=False):
         slope = math.inf if fine < _ROUNDING else math.log2(max(coarse, _ROUNDING) / fine)

@@ -14,7 +14,7 @@ from ddlib.verification.claims.samplers.sampler import hurried
 from ddlib.verification.framework.cases import Case, few, served
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import drawn_jointly
-from ddlib.verification.framework.oracle import exact_cavity, sequences
+from ddlib.verification.framework.reference import exact_cavity, sequences
 
 _DRAWS, _ALL = 2000, 99
 """Number of steps that suffices for one edge at a time."""

@@ -14,7 +14,7 @@ from ddlib.verification.claims.samplers.sampler import runs as sampler_cases
 from ddlib.verification.framework.cases import Case
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import drawn_jointly, in_any_batch
-from ddlib.verification.framework.oracle import exact_cavity, sequences
+from ddlib.verification.framework.reference import exact_cavity, sequences
 
 _DRAWS, _MANY, _TEXTS, _ALONE = 6000, 32, 2000, 12
 _ERRORS = 6.0

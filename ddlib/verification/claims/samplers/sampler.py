@@ -16,7 +16,7 @@ from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.cases import Case, few, needs, served
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import drawn, drawn_jointly, in_any_batch
-from ddlib.verification.framework.oracle import exact_cavity
+from ddlib.verification.framework.reference import exact_cavity
 
 SUPPORTS = "raises TypeError for masked, hierarchical and uniform processes alike"
 _STEPS, _DRAWS, _ROWS = 48, 4000, 24
