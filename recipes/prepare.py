@@ -43,13 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(advice(given.corpus, given.out, prepared))
 
 
-def advice(corpus: str, folder: Path, prepared: Prepared) -> str:
+def advice(corpus: str, folder: Path, prepared: Prepared | None = None) -> str:
     """Return the command that trains on the folder: the paper's recipe of its text, or a small run on local data."""
     place = shlex.quote(str(folder))
     if corpus in PAPERS:
         return f"train on it: python -m recipes.{corpus} hdlm --data.folder {place}"
     output = shlex.quote(str(Path("runs") / folder.resolve().name))
-    if prepared.layout is not None:
+    if prepared is not None and prepared.layout is not None:
         length = prepared.layout.fixed or max(prepared.layout.lengths or {1: 1}) + prepared.layout.ends
         rows = f"--data.length {length}" + " --data.packed" * prepared.ragged
         return (
