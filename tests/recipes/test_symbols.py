@@ -553,9 +553,9 @@ def test_a_source_from_outside_becomes_data_and_a_run(tmp_path, capsys):
     assert same.source == {"kind": "ddlib_ragged:Walks", "count": 40, "length": 16, "places": 6, "seed": 0}
     train(recipe(tmp_path / "data", 16, steps=1))
     assert open_saved(tmp_path / "run").layout.classes == ("down", "up")
-    with pytest.raises(SystemExit, match="holds something else, choose another folder: .*source.seed was 0, is 1"):
+    with pytest.raises(SystemExit, match=r"holds something else, choose another folder: .*source.seed was 0, is 1"):
         command.main([*words, "--by-label", "--seed", "1"])
-    with pytest.raises(SystemExit, match="source: recipes.data:SymbolCorpus gives .*, must be a ddlib.sources.Source"):
+    with pytest.raises(SystemExit, match=r"source: recipes.data:SymbolCorpus gives .*, must be a ddlib.sources.Source"):
         command.main(["source", "recipes.data:SymbolCorpus", "--source", "x", "--out", "other"])
 
 
