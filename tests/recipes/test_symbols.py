@@ -555,8 +555,16 @@ def test_a_source_from_outside_becomes_data_and_a_run(tmp_path, capsys):
     assert open_saved(tmp_path / "run").layout.classes == ("down", "up")
     with pytest.raises(SystemExit, match=r"holds something else, choose another folder: .*source.seed was 0, is 1"):
         command.main([*words, "--by-label", "--seed", "1"])
-    with pytest.raises(SystemExit, match=r"source: recipes.data:SymbolCorpus gives .*, must be a ddlib.sources.Source"):
+    with pytest.raises(ValueError, match="ddlib_ragged:Walks has no files, hold sequences out by --held-out"):
+        command._symbols(command._parser(words).parse_args([*words[:2], "--validation", "x", "--out", "y"]))
+    with pytest.raises(TypeError, match=r"source: .*:no_source gives 3, must be a ddlib\.sources\.Source"):
+        prepare(SymbolCorpus(source=f"{__name__}:no_source"), tmp_path / "other")
+    with pytest.raises(SystemExit, match="has an argument held_out, which is an option of prepare; it needs another"):
         command.main(["source", "recipes.data:SymbolCorpus", "--source", "x", "--out", "other"])
+
+
+def no_source():
+    return 3
 
 
 def test_a_layout_is_plain_values():
