@@ -43,13 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(advice(given.corpus, given.out, prepared))
 
 
-def advice(corpus: str, folder: Path, prepared: Prepared) -> str:
+def advice(corpus: str, folder: Path, prepared: Prepared | None = None) -> str:
     """Return the command that trains on the folder: the paper's recipe of its text, or a small run on local data."""
     place = shlex.quote(str(folder))
     if corpus in PAPERS:
         return f"train on it: python -m recipes.{corpus} hdlm --data.folder {place}"
     output = shlex.quote(str(Path("runs") / folder.resolve().name))
-    if prepared.layout is not None:
+    if prepared is not None and prepared.layout is not None:
         length = prepared.layout.fixed or max(prepared.layout.lengths or {1: 1}) + prepared.layout.ends
         rows = f"--data.length {length}" + " --data.packed" * prepared.ragged
         return (
@@ -92,6 +92,10 @@ def _symbols(given: argparse.Namespace) -> SymbolCorpus:
     values = {"kind": given.kind} | {
         name.removeprefix(OPTION): value for name, value in vars(given).items() if name.startswith(OPTION)
     }
+    if given.validation is not None and f"{OPTION}files" not in vars(given):
+        raise ValueError(
+            f"validation={given.validation!r}: {given.kind} has no files, hold sequences out by --held-out"
+        )
     validation = None if given.validation is None else values | {"files": given.validation}
     return SymbolCorpus(
         source=values, held_out=given.held_out, validation=validation, by="label" if given.by_label else None,
@@ -103,10 +107,16 @@ OPTION = "source."
 """Prefix of the values of a source in the parsed flags."""
 
 
+OWN = ("held_out", "validation", "by_label", "shuffle", "ends", "out", "help", "kind")
+"""Options of prepare, which are no arguments of a source."""
+
+
 def _source_flags(parser: argparse.ArgumentParser, kind: str) -> None:
     """Add a flag for every argument of a source, and those of its hold-out."""
-    described = arguments_of(registry.find("sources", kind))
-    for key in parts.keys("sources", kind).values():
+    described, keys = arguments_of(registry.find("sources", kind)), parts.keys("sources", kind)
+    if taken := [name for name in keys if name in OWN]:
+        raise ValueError(f"{kind}: has an argument {taken[0]}, which is an option of prepare; it needs another name")
+    for key in keys.values():
         flag, about = f"--{key.name.replace('_', '-')}", described.get(key.name, "").replace("%", "%%")
         options = {"dest": OPTION + key.name, "help": about, "required": key.default is parts.REQUIRED}
         if key.annotation is bool:

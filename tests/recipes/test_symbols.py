@@ -446,7 +446,9 @@ def test_lines_of_different_lengths_without_an_end(tmp_path, capsys):
         and "bits_per_byte" not in result["bound"]
     )
     assert result["protocol"]["tokens"] == result["likelihood"]["protocol"]["tokens"]
-    whole = measured(tmp_path / "run")["protocol"]
+    same = measured(tmp_path / "run")
+    assert same["validation"]["value"] == pytest.approx(json.loads(_last_bound(tmp_path / "run"))["nats_per_token"])
+    whole = same["protocol"]
     assert whole["tokens"] == int(data.validation.lengths.sum()), "all symbols count, the first too, and nothing else"
     saved = open_saved(tmp_path / "run")
     assert saved.draws_lengths and saved.layout.lengths == data.layout.lengths
@@ -539,6 +541,30 @@ def test_the_command_prepares_any_source(tmp_path, capsys):
     command.main([*words, "data/mol-ends", "--ends"])
     said = capsys.readouterr().out
     assert "--data.length 9 --output" in said and "(end 10, pad 11)" in said
+
+
+def test_a_source_from_outside_becomes_data_and_a_run(tmp_path, capsys):
+    words = ["source", "ddlib_ragged:Walks", "--count", "40", "--places", "6", "--held-out", "8", "--out", "data"]
+    command.main([*words, "--by-label"])
+    assert "data: 6 symbols, 2 classes, vocabulary" in capsys.readouterr().out
+    found = open_prepared(tmp_path / "data")
+    assert found.classes == ("down", "up") and found.layout.kind == "ddlib_ragged:Walks"
+    same = corpus_of(tmp_path / "data")
+    assert same.source == {"kind": "ddlib_ragged:Walks", "count": 40, "length": 16, "places": 6, "seed": 0}
+    train(recipe(tmp_path / "data", 16, steps=1))
+    assert open_saved(tmp_path / "run").layout.classes == ("down", "up")
+    with pytest.raises(SystemExit, match=r"holds something else, choose another folder: .*source.seed was 0, is 1"):
+        command.main([*words, "--by-label", "--seed", "1"])
+    with pytest.raises(ValueError, match="ddlib_ragged:Walks has no files, hold sequences out by --held-out"):
+        command._symbols(command._parser(words).parse_args([*words[:2], "--validation", "x", "--out", "y"]))
+    with pytest.raises(TypeError, match=r"source: .*:no_source gives 3, must be a ddlib\.sources\.Source"):
+        prepare(SymbolCorpus(source=f"{__name__}:no_source"), tmp_path / "other")
+    with pytest.raises(SystemExit, match="has an argument held_out, which is an option of prepare; it needs another"):
+        command.main(["source", "recipes.data:SymbolCorpus", "--source", "x", "--out", "other"])
+
+
+def no_source():
+    return 3
 
 
 def test_a_layout_is_plain_values():
