@@ -30,10 +30,11 @@ function dress(node, level, special) {
   node.style.setProperty("--hue", HUES[(level - 1 + HUES.length) % HUES.length]);
 }
 
-// colour of a state; that of a token shows only the channel of its position
-function colour(state, i) {
-  const channels = picture.shape[2], all = picture.colours[state];
-  return `rgb(${channels === 3 && levelOf(state) === 0 ? all.map((c, k) => k === i % 3 ? c : 0) : all})`;
+// colour at a position: with channels that of its pixel, to which each channel gives its part
+function colour(i) {
+  const channels = picture.shape[2], first = i - i % channels;
+  const parts = [0, 1, 2].map(k => picture.colours[sample.now[first + (channels === 3 ? k : 0)].state][k]);
+  return `rgb(${parts})`;
 }
 
 function percent(chance) {
@@ -69,7 +70,7 @@ function show(step) {
     const words = picture ? "" : spelt.slice(space.length);
     if (node.textContent !== words) node.textContent = words;
     dress(node, level, film.states[place.state][2]);
-    if (picture) node.style.background = colour(place.state, i);
+    if (picture) node.style.background = colour(i);
     if (given.has(i)) node.classList.add("given");
     if (place.back) node.classList.add("mended");
     if (place.event && place.step === step) node.classList.add(["new", "up", "changed"][place.event[2]]);
