@@ -148,7 +148,7 @@ class Kernel(Float64Module):
         return self.push((log_probs - highest).exp()), highest
 
     def _log_mass(
-        self, log_probs: Float[Tensor, "rows children"], row: Int64[Tensor, "n"], parent: Int64[Tensor, "n"]
+        self, log_probs: Float[Tensor, "N children"], row: Int64[Tensor, "n"], parent: Int64[Tensor, "n"]
     ) -> Float[Tensor, "n"]:
         """Return the log-mass of a parent in a row, for pairs of both."""
         return log_sum(log_probs[row], self.column(parent))

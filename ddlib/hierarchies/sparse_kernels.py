@@ -130,7 +130,7 @@ class Sparse(Kernel):
         return self._most
 
     def _log_mass(
-        self, log_probs: Float[Tensor, "rows children"], row: Int64[Tensor, "n"], parent: Int64[Tensor, "n"]
+        self, log_probs: Float[Tensor, "N children"], row: Int64[Tensor, "n"], parent: Int64[Tensor, "n"]
     ) -> Float[Tensor, "n"]:
         child, probability = self._below(parent)
         return log_sum(log_probs.flatten()[row[:, None] * self.num_children + child], probability)
@@ -221,7 +221,7 @@ class Banded(Sparse):
         below, here, above = weights.to(pieces[0].dtype).split([reach, size, reach])
         return pieces[0] @ below + pieces[1] @ here + pieces[2] @ above
 
-    def _joined(self, blocks: Float[Tensor, "*n count size"]) -> Float[Tensor, "*n parents"]:
+    def _joined(self, blocks: Float[Tensor, "*n m k"]) -> Float[Tensor, "*n parents"]:
         start = self._reach if self.cyclic else 0
         return blocks.flatten(-2)[..., start : start + self.num_parents]
 

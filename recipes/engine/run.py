@@ -60,6 +60,8 @@ class Run:
     pace: dd.paces.Pace = field(default_factory=dd.paces.Together)
     at_once: bool = False
     """Whether all blocks of a sequence are trained in one call."""
+    padded: bool = True
+    """Whether the vocabulary has padding, which the loss may count."""
     last: Noisy | None = None
     """Last noisy input of the network."""
 
@@ -96,7 +98,10 @@ class Run:
         state = State(objective, optimizers(model, recipe.optimizer), average, Speeds.of(process, recipe))
         facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
         blocks = at_once(pace, model)
-        return cls(recipe, world, data, context, process, density, objective, called, state, facts, pace, blocks)
+        return cls(
+            recipe, world, data, context, process, density, objective, called, state, facts, pace, blocks,
+            padded=data.pad_id is not None,
+        )  # fmt: skip
 
     def batches(self) -> Iterator[list[Batch]]:
         """Yield, from the next step on, the micro-batches of this process, from one order for all processes."""
@@ -131,7 +136,7 @@ class Run:
         options = recipe.seed, number, recipe.loss, self.density, self.pace, self.at_once
         noisy = [noised(self.process, batch.to(world.device), *options) for batch in batches]
         # without padding in the vocabulary the rest of a packed row is not part of the data
-        counted = recipe.loss.count_padding and self.data.pad_id is not None
+        counted = recipe.loss.count_padding and self.padded
         kept = [torch.ones_like(n.mask) if counted else n.mask for n in noisy]
         total = world.sum(torch.stack([k.sum() for k in kept]).sum())
         sums, loss = 0.0, torch.zeros((), dtype=torch.float64, device=world.device)

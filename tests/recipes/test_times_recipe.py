@@ -133,7 +133,7 @@ def test_terms_keep_every_draw_and_its_time():
     expected = dd.Measure.ratio(nats, whole.tokens.double(), "nats/token", whole.times)
     assert whole.per_token == expected and expected.method == "stratified"
     assert whole.per_token.value == pytest.approx(float(whole.nats.sum() / 24))
-    shuffled = Terms.join([whole._at(torch.tensor([4, 0, 5])), whole._at(torch.tensor([3, 1, 2]))])
+    shuffled = Terms.join([whole.at(torch.tensor([4, 0, 5])), whole.at(torch.tensor([3, 1, 2]))])
     assert torch.equal(shuffled.drawn, whole.drawn) and torch.equal(shuffled.times, whole.times)
     assert shuffled.first(4).per_token == whole.first(4).per_token
     without = Terms.average([replace(one, times=None) for one in replicates])
