@@ -11,8 +11,6 @@ Prints a table and writes evaluation.json, with all settings that determine the 
 numbers do not depend on batch size or number of processes, up to rounding. ``--pace`` selects another pace.
 """
 
-import json
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -29,13 +27,13 @@ from ddlib.times import TimeDensity
 from recipes.config import IN_STRATA, UNIFORM, at_least, at_once, check_times, time_density
 from recipes.console import check_file, make_console, plain_errors
 from recipes.data import Prepared
+from recipes.data.agreement import check_lengths
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
-from recipes.engine.setup import check_lengths
 from recipes.engine.validation import NOISE, WINDOWS, check_sequences, quietest, shared, validate
 from recipes.evaluation.exact import exact, reader
 from recipes.evaluation.generative import NONE, generated, judge, warned
-from recipes.evaluation.report import show
+from recipes.evaluation.report import show, write
 from recipes.generation.prompt import masked, row
 from recipes.generation.sampling import Sampling, draw
 from recipes.metrics import Estimate, Terms, by_label, estimates
@@ -278,16 +276,6 @@ def result_path(options: Options) -> Path:
     if options.out is not None:
         return options.out
     return Path(options.run) / RESULT if (Path(options.run) / WEIGHTS).is_dir() else Path(RESULT)
-
-
-def write(path: Path, result: dict[str, Any]) -> None:
-    """Write the file atomically."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

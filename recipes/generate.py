@@ -27,10 +27,10 @@ from torch import Tensor
 
 from ddlib import parts
 from recipes.config import at_least, own_times
-from recipes.console import check_file, make_console, on_its_way, plain_errors, render
+from recipes.console import check_file, make_console, plain_errors, render
 from recipes.embeddings.naming import cluster_names
 from recipes.engine.provenance import provenance
-from recipes.generation.drafts import Drafts
+from recipes.generation.drafts import Drafts, show
 from recipes.generation.prompt import (
     Row,
     check_known,
@@ -45,11 +45,7 @@ from recipes.generation.prompt import (
 from recipes.generation.sampling import OnStep, Sampling, draw, protocol
 from recipes.model_io import LoadedModel, LoadOptions, Precision, one_of
 from recipes.visualization import Filmed, Text, write_page
-from recipes.visualization.pictures import Picture
 from recipes.visualization.saving import SUFFIXES, write_samples
-
-SNAPSHOTS = 6
-"""Number of states of a trajectory that are shown."""
 
 FILMED = 16
 """Maximum number of samples on a page."""
@@ -192,14 +188,6 @@ def asked(saved: LoadedModel, options: Options, rows: Sequence[Row]) -> list[Sam
     ]
 
 
-def show(saved: LoadedModel, trace: Sequence[tuple[float, Tensor]], console: Console) -> None:
-    """Print states of one sample, from noise to tokens."""
-    names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
-    for number in torch.linspace(0, len(trace) - 1, min(SNAPSHOTS, len(trace))).round().int().tolist():
-        t, states = trace[number]
-        console.print(on_its_way(t, render(saved.tokenizer, states, names)))
-
-
 def draw_all(saved: LoadedModel, options: Options, samples: Sequence[Sample], console: Console) -> None:
     """Draw the samples, in batches as large as possible."""
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer) if options.stream else []
@@ -287,21 +275,14 @@ def page(options: Options, saved: LoadedModel, samples: Sequence[Sample]) -> Non
     settings = samples[0].about(saved, options)
     if several:
         settings |= {"prompt": [one.text for one in rows], "length": [one.length for one in rows]}
-    about, layout = settings | {"samples": len(samples), "shown here": len(shown)}, saved.layout
-    picture = Picture(layout.shape, layout.values) if layout is not None and layout.shape and layout.values else None
-    write_page(options.html, saved, shown, options.run, about, picture)
+    write_page(options.html, saved, shown, options.run, settings | {"samples": len(samples), "shown here": len(shown)})
 
 
 def keep(path: Path, options: Options, saved: LoadedModel, samples: Sequence[Sample], texts: Sequence[str]) -> None:
     """Write a line for each sample, with all settings to draw it again."""
     where = provenance(saved.plugins)
     lines = [
-        {
-            "index": one.number,
-            "text": text,
-            "tokens": one.tokens,
-            "protocol": one.about(saved, options) | {"provenance": where},
-        }
+        dict(index=one.number, text=text, tokens=one.tokens, protocol=one.about(saved, options) | {"provenance": where})
         for one, text in zip(samples, texts, strict=True)
     ]
     path.write_text("\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n", encoding="utf-8")

@@ -1,9 +1,13 @@
-"""Comparison of two tokenizers: that of the text's ids, and that of the model which reads them."""
+"""Comparison of prepared data with what reads them: the tokenizer of a model, the rows of a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ddlib.vocabulary import fingerprint
+
+if TYPE_CHECKING:
+    from recipes.data.prepared import Prepared
 
 
 @dataclass(frozen=True)
@@ -58,3 +62,41 @@ def check_same_tokens(
 def prepare_with(tokenizer: object) -> str:
     """Return the command that prepares text with a tokenizer, by its name or path."""
     return f"python -m recipes.prepare local --files FILES --tokenizer {tokenizer} --out FOLDER"
+
+
+def check_lengths(data: "Prepared", length: int, packed: bool, place: str = "data") -> None:
+    """Refuse rows that sequences of symbols without padding do not fit.
+
+    Args:
+        data: the prepared data.
+        length: tokens of a row.
+        packed: whether rows hold several sequences.
+        place: place of the options in the recipe, for messages.
+
+    Raises:
+        ValueError: rows longer than sequences of one length, or shorter where those have a shape; sequences of
+            different lengths in rows that are not packed.
+    """
+    if data.layout is None or data.layout.ends:
+        return
+    if data.ragged:
+        if not packed:
+            lengths = list(data.layout.lengths or (0,))
+            raise ValueError(
+                f"{place}.packed=False: {data.folder} holds sequences of {min(lengths)} to {max(lengths)} symbols "
+                f"without padding, so rows must hold several: say --{place}.packed, or prepare it again with --ends, "
+                "which adds an end and padding"
+            )
+        return
+    size = data.layout.fixed or length
+    if length > size:
+        raise ValueError(
+            f"{place}.length={length}: {data.folder} holds sequences of {size} symbols without padding, must be at "
+            f"most {size}"
+        )
+    if length < size and data.shape:
+        shape = " x ".join(map(str, data.shape))
+        raise ValueError(
+            f"{place}.length={length}: {data.folder} holds sequences of shape {shape}, which cannot be cut: must be "
+            f"{size}"
+        )

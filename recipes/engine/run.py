@@ -15,6 +15,7 @@ from ddlib.plot import level_names
 from ddlib.processes import beside
 from recipes.config import IN_STRATA, ModelContext, Recipe, at_once, time_density
 from recipes.data import Batch, Prepared, examples, open_prepared
+from recipes.data.agreement import check_lengths
 from recipes.engine.checkpoint import Facts, State
 from recipes.engine.model_protocols import Steps
 from recipes.engine.objective import Noisy, Objective, level_sums, noised
@@ -23,7 +24,6 @@ from recipes.engine.parallel import World, accumulating, gathered_anew, spread
 from recipes.engine.setup import (
     FromText,
     check_folder,
-    check_lengths,
     check_pretrained,
     fingerprint,
     fitting_pace,

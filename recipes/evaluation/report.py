@@ -1,5 +1,8 @@
-"""Report of an evaluation on a console."""
+"""Report of an evaluation on a console and in a file."""
 
+import json
+import os
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -50,3 +53,13 @@ def show(result: dict[str, Any], console: Console) -> None:
             f"generative: {generative['samples']} samples of {drawn['length']} tokens "
             f"({generative['empty_samples']} empty), {told(drawn)}; scored by {drawn['scorer']}"
         )
+
+
+def write(path: Path, result: dict[str, Any]) -> None:
+    """Write the file atomically."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)

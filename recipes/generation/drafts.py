@@ -4,12 +4,19 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
+import torch
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 from torch import Tensor
 
+from recipes.console import render
 from recipes.console.screen import on_its_way
+from recipes.embeddings.naming import cluster_names
+from recipes.model_io import LoadedModel
+
+SNAPSHOTS = 6
+"""Number of states of a trajectory that are shown."""
 
 Render = Callable[[int, Tensor], Text]
 
@@ -54,3 +61,11 @@ class Drafts:
             self._before[number] = text.plain
         if self._console.is_terminal:
             self._live.update(Group(*lines), refresh=True)
+
+
+def show(saved: LoadedModel, trace: Sequence[tuple[float, Tensor]], console: Console) -> None:
+    """Print states of one sample, from noise to tokens."""
+    names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
+    for number in torch.linspace(0, len(trace) - 1, min(SNAPSHOTS, len(trace))).round().int().tolist():
+        t, states = trace[number]
+        console.print(on_its_way(t, render(saved.tokenizer, states, names)))

@@ -41,9 +41,8 @@ def write_page(
     shown: Sequence[tuple[int | str, Text, int]],
     title: str,
     about: Mapping[str, Any],
-    picture: Picture | None = None,
 ) -> None:
-    """Write the page.
+    """Write the page; samples whose layout has a shape and values are drawn as pictures.
 
     Args:
         path: path of the page.
@@ -51,11 +50,12 @@ def write_page(
         shown: number or name, trajectory and position of the end of each sample.
         title: title of the page.
         about: sampling options, by name.
-        picture: how to draw a sample as a picture; None for text.
 
     Raises:
         ValueError: a picture whose shape or values do not fit the samples.
     """
+    layout = saved.layout
+    picture = Picture(layout.shape, layout.values) if layout is not None and layout.shape and layout.values else None
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
     film = pack(
         [text for _, text, _ in shown],

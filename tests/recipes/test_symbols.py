@@ -31,6 +31,7 @@ from recipes.data import (
     prepare,
     prepare_ids,
 )
+from recipes.data.agreement import check_lengths
 from recipes.data.sequences import Ragged
 from recipes.data.sources.array import Array
 from recipes.data.sources.fasta import Fasta
@@ -39,7 +40,6 @@ from recipes.data.sources.lines import Lines
 from recipes.data.symbols import named_tokenizer
 from recipes.engine import train
 from recipes.engine.parallel import World
-from recipes.engine.setup import check_lengths
 from recipes.model_io import open_saved
 
 ALONE = World(0, 1, torch.device("cpu"))
