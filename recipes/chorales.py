@@ -1,7 +1,7 @@
 """Chorales of J. S. Bach: the soprano of 403 pieces, or all four voices, on a grid of sixteenths.
 
     pip install "ddlib[music]"                                             # the scores are in the package music21
-    python -m recipes.chorales masks --smoke                               # about two minutes on two cores
+    python -m recipes.chorales masks --smoke                               # two to three minutes on two cores
     python -m recipes.chorales pitch-classes                               # full size, one device
 
 A symbol is the pitch that begins at a step, "hold" or "rest". Full size has four voices, interleaved, in windows of 256

@@ -1,7 +1,7 @@
 """Drug-like molecules as SMILES: 1.58 million of MOSES.
 
     pip install "ddlib[molecules]"                                         # the data are in the package molsets
-    python -m recipes.molecules masks --smoke                              # about two minutes on two cores
+    python -m recipes.molecules masks --smoke                              # two to three minutes on two cores
     python -m recipes.molecules masks                                      # full size, one device
 
 A symbol is a token of SMILES such as Cl or [nH]; with ``--smoke`` 20,000 molecules. Sequences have different lengths

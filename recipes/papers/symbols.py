@@ -31,8 +31,8 @@ class Size:
 FULL = Size(dim=384, depth=12, heads=6, batch=256, steps=200_000, lr=3e-4, warmup=2500, every=5000)
 """Size for one GPU."""
 
-SMOKE = Size(dim=64, depth=3, heads=4, batch=32, steps=500, lr=3e-3, warmup=20, every=500)
-"""Size for two CPU cores and two minutes; enough to see that samples take after the data."""
+SMOKE = Size(dim=64, depth=3, heads=4, batch=32, steps=400, lr=3e-3, warmup=20, every=400)
+"""Size for two CPU cores and two to three minutes; enough to see that samples take after the data."""
 
 
 def setting(
