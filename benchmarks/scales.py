@@ -24,7 +24,7 @@ import torch
 from benchmarks.frontier import Counted, judged, summary
 from benchmarks.made import Run, arguments, by_text, earlier, finished, shared, written
 from benchmarks.study import EDGES, LENGTH, TWO, Model, collected, recipe, tested, together
-from benchmarks.table import DOCS, fill, result
+from benchmarks.table import DOCS, fill
 from ddlib.hierarchies import soft_memberships
 from recipes.config import Recipe, recipe_yaml
 from recipes.data import open_prepared
@@ -197,7 +197,7 @@ def main() -> None:
     elif options.what == "evaluate":
         written(options.out, evaluate(work, known))
     else:
-        fill(DOCS / "scales.md", BEGIN, END, tables(result(options.out)))
+        fill(DOCS / "scales.md", tables(json.loads(options.out.read_text(encoding="utf-8"))), BEGIN, END)
 
 
 if __name__ == "__main__":

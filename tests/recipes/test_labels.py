@@ -46,14 +46,20 @@ def recipe(folder, **model) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("labels")
     ids, labels = pictures(400)
     prepare_ids(ids, 64, 4, folder / "data", labels=labels)
-    assert train(recipe(folder))
     return folder
 
 
+@pytest.fixture(scope="module")
+def trained(prepared):
+    assert train(recipe(prepared))
+    return prepared
+
+
+@pytest.mark.slow
 def test_the_bound_is_that_of_a_sequence_given_its_label(trained):
     result = evaluate(Options(run=str(trained / "run"), scorer="none", replicates=2), ALONE)
     given = result["bound"]["nats_per_token"]["value"]
@@ -71,6 +77,7 @@ def test_the_bound_is_that_of_a_sequence_given_its_label(trained):
     assert without > given + 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strength", [1.0, 2.0])
 def test_samples_have_the_label(trained, strength):
     saved, index = open_saved(trained / "run"), torch.arange(200)
@@ -81,8 +88,8 @@ def test_samples_have_the_label(trained, strength):
     assert 0.2 < plain.float().mean() < 0.8
 
 
-def test_the_network_sees_the_labels_of_its_batch(trained):
-    run = Run.prepare(recipe(trained, label_dropout=0.0), ALONE, open_prepared(trained / "data"))
+def test_the_network_sees_the_labels_of_its_batch(prepared):
+    run = Run.prepare(recipe(prepared, label_dropout=0.0), ALONE, open_prepared(prepared / "data"))
     batch = next(run.batches())[0]
     assert torch.equal(batch.labels, batch.x[:, 0] % 2)  # "even" is class 0, "odd" is class 1
     seen = []
@@ -91,9 +98,9 @@ def test_the_network_sees_the_labels_of_its_batch(trained):
     assert torch.equal(seen[0], batch.labels)
 
 
-def test_packed_sequences_keep_their_labels(trained):
-    own = recipe(trained)
-    run = Run.prepare(replace(own, data=replace(own.data, length=18, packed=True)), ALONE, _ragged(trained))
+def test_packed_sequences_keep_their_labels(prepared):
+    own = recipe(prepared)
+    run = Run.prepare(replace(own, data=replace(own.data, length=18, packed=True)), ALONE, _ragged(prepared))
     batch = next(run.batches())[0]
     assert len(batch.labels) == len(batch.cu_seqlens) - 1
     firsts = batch.x.flatten()[batch.cu_seqlens[:-1]]
@@ -108,6 +115,7 @@ def _ragged(folder):
     return prepare_ids(rows, 8, 4, folder / "ragged", labels=[int(row[0] % 2) for row in rows])
 
 
+@pytest.mark.slow
 def test_a_wrapped_denoiser_takes_labels_as_the_network_does(trained):
     saved, z, t = open_saved(trained / "run"), torch.full((3, 6), 4), torch.full((3,), 0.5)
     label = torch.tensor([0, 1, 1])
@@ -116,17 +124,22 @@ def test_a_wrapped_denoiser_takes_labels_as_the_network_does(trained):
     assert torch.allclose(labelled(half.denoiser, label)(z, t).float(), saved.model(z, t, label=label), atol=0.1)
 
 
-def test_refusals(trained):
+@pytest.mark.slow
+def test_a_class_goes_by_its_name(trained):
     saved = open_saved(trained / "run")
+    assert saved.class_of("odd") == 1
     with pytest.raises(ValueError, match=r"label='red': must be one of the classes of .*: even, odd"):
         saved.class_of("red")
+    assert json.loads((trained / "run" / "weights" / "symbols.json").read_text())["classes"] == list(CLASSES)
+
+
+def test_refusals(prepared):
     with pytest.raises(ValueError, match=r"guidance=2.0: guides towards a label"):
         Sampling(guidance=2.0)
     with pytest.raises(ValueError, match=r"guidance=-1.0: must be at least 0"):
         Sampling(label="odd", guidance=-1.0)
     ids, _ = pictures(40)
-    prepare_ids(ids, 8, 4, trained / "plain")
-    own = recipe(trained)
+    prepare_ids(ids, 8, 4, prepared / "plain")
+    own = recipe(prepared)
     with pytest.raises(ValueError, match=r"num_classes: the data has no labels"):
-        Run.prepare(replace(own, data=replace(own.data, folder=trained / "plain")), ALONE)
-    assert json.loads((trained / "run" / "weights" / "symbols.json").read_text())["classes"] == list(CLASSES)
+        Run.prepare(replace(own, data=replace(own.data, folder=prepared / "plain")), ALONE)

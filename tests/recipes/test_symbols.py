@@ -401,6 +401,7 @@ def drawn(run, **options):
     return generate.generate(generate.Options(run=str(run), **options), make_console())
 
 
+@pytest.mark.slow
 def test_pictures_from_the_array_to_samples(tmp_path, capsys):
     data = prepare_ids(pictures(), 8, 16, tmp_path / "data")
     train(recipe(tmp_path / "data", 144))
@@ -433,6 +434,7 @@ def _last_bound(run):
     return [line for line in lines if json.loads(line)["kind"] == "bound"][-1]
 
 
+@pytest.mark.slow
 def test_lines_of_different_lengths_without_an_end(tmp_path, capsys):
     molecules()
     source = {"kind": "recipes.data.sources.lines:Lines", "files": "molecules.txt", "tokens": "smiles"}
@@ -466,6 +468,7 @@ def test_lines_of_different_lengths_without_an_end(tmp_path, capsys):
         drawn(tmp_path / "run", length=99)
 
 
+@pytest.mark.slow
 def test_lines_with_an_end_learn_their_lengths(tmp_path):
     molecules()
     source = {"kind": "recipes.data.sources.lines:Lines", "files": "molecules.txt", "tokens": "smiles"}
@@ -543,6 +546,7 @@ def test_the_command_prepares_any_source(tmp_path, capsys):
     assert "--data.length 9 --output" in said and "(end 10, pad 11)" in said
 
 
+@pytest.mark.slow
 def test_a_source_from_outside_becomes_data_and_a_run(tmp_path, capsys):
     words = ["source", "ddlib_ragged:Walks", "--count", "40", "--places", "6", "--held-out", "8", "--out", "data"]
     command.main([*words, "--by-label"])
