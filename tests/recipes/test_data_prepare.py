@@ -172,7 +172,7 @@ def test_parquet_with_bytes_that_are_no_text_is_refused(tmp_path):
 @pytest.mark.slow
 def test_a_killed_prepare_leaves_nothing_that_looks_whole(tmp_path):
     lines = (
-        "import os, signal, recipes.data.making as m",
+        "import os, signal, recipes.data.writing as m",
         "from recipes.data import local, prepare",
         "m.os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)",  # all is written, only the name is missing
         f"prepare(local('texts.txt', 'words.json', 1), {str(tmp_path / 'out')!r})",
