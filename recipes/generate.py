@@ -45,7 +45,7 @@ from recipes.generation.prompt import (
 from recipes.generation.sampling import OnStep, Sampling, draw, protocol
 from recipes.model_io import LoadedModel, LoadOptions, Precision, one_of
 from recipes.visualization import Filmed, Text, write_page
-from recipes.visualization.saving import SUFFIXES, write_samples
+from recipes.visualization.saving import SUFFIXES, names_of, write_samples
 
 FILMED = 16
 """Maximum number of samples on a page."""
@@ -255,7 +255,7 @@ def generate(options: Options, console: Console) -> list[str]:
         console.print(f"page: {options.html}", markup=False, soft_wrap=True)
     if options.out is not None:
         if saved.layout is not None and options.out.suffix in SUFFIXES:
-            symbols = [saved.tokenizer.id_to_token(number) for number in range(saved.process.vocab_size)]
+            symbols = names_of(saved.tokenizer, saved.process.vocab_size)
             files = write_samples(options.out, [np.array(one.shown(saved)) for one in samples], symbols, saved.layout)
             console.print(f"samples: {', '.join(map(str, files))}", markup=False, soft_wrap=True)
         else:

@@ -215,6 +215,11 @@ class Layout:
         return asdict(self)
 
     @property
+    def is_picture(self) -> bool:
+        """True if a sequence can be drawn as a picture: it has a shape, and symbols have values."""
+        return bool(self.shape and self.values)
+
+    @property
     def fixed(self) -> int | None:
         """Length of every sequence; None where lengths differ, or sequences have an end."""
         lengths = list(self.lengths or ())

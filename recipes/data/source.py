@@ -174,13 +174,15 @@ def load_documents(source: Source, cache: Path | None = None) -> "datasets.Datas
     return found.select(_part(source, len(found)))
 
 
+def content_hash(file: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
 def hashes(files: Iterable[Path]) -> dict[str, str]:
     """Return a hash of each file's content, by number and name."""
-    found = {}
-    for number, file in enumerate(files):
-        with file.open("rb") as content:
-            found[f"{number}: {file.name}"] = hashlib.file_digest(content, "sha256").hexdigest()
-    return found
+    return {f"{number}: {file.name}": content_hash(file) for number, file in enumerate(files)}
 
 
 def is_cut(source: Source) -> bool:

@@ -21,7 +21,7 @@ from recipes.engine.signals import Signals
 from recipes.logging import Watch
 from recipes.metrics.conditioned import labelled, takes_labels
 from recipes.model_io import RECIPE, WEIGHTS
-from recipes.visualization.saving import picture_of, write_samples
+from recipes.visualization.saving import names_of, picture_of, write_samples
 
 CHECKPOINTS = "checkpoints"
 
@@ -131,12 +131,11 @@ def sampled(run: Run, watch: Watch) -> None:
     """Draw samples and write them: as text, and as a picture where the data have one."""
     tokens, trace = draw(run)
     watch.samples(run.facts.step, [run.data.tokenizer.decode(one) for one in tokens], trace)
-    layout, vocabulary = run.data.layout, run.data.tokenizer.get_vocab()
-    if (
-        run.world.first
-        and layout is not None
-        and (suffix := picture_of(layout, symbols := sorted(vocabulary, key=vocabulary.get)))
-    ):
+    layout = run.data.layout
+    if layout is None or not run.world.first:
+        return
+    symbols = names_of(run.data.tokenizer, run.data.vocab_size)
+    if suffix := picture_of(layout, symbols):
         path = run.recipe.output.folder / "samples" / f"step_{run.facts.step:08d}{suffix}"
         write_samples(path, [np.array(one) for one in tokens], symbols, layout)
         watch.say(f"  step {run.facts.step}: picture of the samples in {path}")

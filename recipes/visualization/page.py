@@ -55,7 +55,7 @@ def write_page(
         ValueError: a picture whose shape or values do not fit the samples.
     """
     layout = saved.layout
-    picture = Picture(layout.shape, layout.values) if layout is not None and layout.shape and layout.values else None
+    picture = Picture(layout.shape, layout.values) if layout is not None and layout.is_picture else None
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
     film = pack(
         [text for _, text, _ in shown],

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -55,7 +56,7 @@ def write_samples(
         raise ValueError("there are no samples: must be at least one")
     if suffix not in SUFFIXES:
         raise ValueError(f"path={path}: must end in {', '.join(SUFFIXES)}")
-    if suffix in PNG and layout.shape and layout.values:
+    if suffix in PNG and layout.is_picture:
         grid(np.stack([np.asarray(one) for one in samples]), layout.shape, layout.values, process=process).save(path)
         return [path]
     if suffix in MIDI or (suffix in PNG and is_music(symbols)):
@@ -84,9 +85,14 @@ def write_samples(
     return [path]
 
 
+def names_of(tokenizer: Any, size: int) -> list[str]:
+    """Return the names of the symbols 0..size-1."""
+    return [tokenizer.id_to_token(number) for number in range(size)]
+
+
 def picture_of(layout: Layout, symbols: Sequence[str]) -> str:
     """Return the suffix of the picture that samples of these data have without another package; "" for none."""
-    return PNG[0] if (layout.shape and layout.values) or is_music(symbols) else ""
+    return PNG[0] if layout.is_picture or is_music(symbols) else ""
 
 
 def is_music(symbols: Sequence[str]) -> bool:

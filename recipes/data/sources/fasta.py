@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from recipes.data.sequences import Ragged, Sequences, labelled
-from recipes.data.sources.files import as_ints, identity, matching, read_labels
+from recipes.data.sources.files import as_ints, code_points, identity, matching, read_labels
 from recipes.data.sources.files import text_lines as lines_of
 
 SUFFIXES = (".fasta", ".fa", ".faa", ".fna", ".ffn", ".frn")
@@ -67,11 +67,10 @@ class Fasta:
         places = np.full(0x110000, len(symbols) - 1, dtype=np.int16)
         for number, letter in enumerate(symbols):
             places[[ord(letter), ord(letter.lower())]] = number
-        codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
-        lengths = np.array([len(text) for text in texts], dtype=np.int64)
+        codes, offsets = code_points(texts)
         labels, classes = self._labels(headers)
         return Sequences(
-            ids=Ragged(places[codes], np.concatenate([[0], lengths.cumsum()])),
+            ids=Ragged(places[codes], offsets),
             symbols=symbols,
             labels=labels,
             classes=classes,

@@ -93,6 +93,13 @@ def text_lines(file: Path) -> Iterator[str]:
         raise ValueError(f"{file} is not UTF-8 at byte {error.start}: convert it, e.g. with iconv") from error
 
 
+def code_points(texts: Sequence[str]) -> tuple[Int[np.ndarray, " T"], Int[np.ndarray, " n"]]:
+    """Return the code point of every character of the texts, one text behind the other, and where each begins."""
+    lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+    codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
+    return codes, np.concatenate([[0], lengths.cumsum()])
+
+
 def table_rows(file: Path) -> list[dict[str, str]]:
     """Return the rows of a table with a header, .csv or .tsv."""
     return list(csv.DictReader(text_lines(file), delimiter=TABLES[suffix(file)]))

@@ -11,6 +11,7 @@ from jaxtyping import Int
 
 from recipes.data.sequences import Ragged, Sequences, check_ints
 from recipes.data.sources.files import Table, chosen_labels, identity, matching, on_hub, suffix
+from recipes.data.sources.grey import check_levels, quantise, values_of
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 ARRAYS = (".npy", ".npz", ".parquet")
@@ -48,8 +49,7 @@ class Images:
     split: str = "train"
 
     def __post_init__(self) -> None:
-        if not 2 <= self.levels <= 256:
-            raise ValueError(f"levels={self.levels}: must lie in 2..256, the number of values")
+        check_levels(self.levels)
         if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
             raise ValueError(f"size={self.size}: must be height and width")
 
@@ -60,11 +60,11 @@ class Images:
             if pictures and picture.shape != pictures[0].shape:
                 sizes = " and ".join(f"{one.shape[0]} x {one.shape[1]}" for one in (picture, pictures[0]))
                 raise ValueError(f"{name}: is of another size than the first picture, {sizes}; size=[H, W] resizes all")
-            pictures.append((picture * self.levels // 256).astype(np.uint8))
+            pictures.append(quantise(picture, self.levels).astype(np.uint8))
         if not pictures:
             raise ValueError(f"files={self.files!r}: there is no picture")
         ids, shape = np.stack(pictures), pictures[0].shape
-        values = tuple(round(level * 255 / (self.levels - 1)) for level in range(self.levels))
+        values = values_of(self.levels)
         labels, classes = chosen_labels(self.labels, columns, len(ids))
         size = int(np.prod(shape))
         return Sequences(

@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 
 from recipes.data.sequences import Ragged, Sequences
-from recipes.data.sources.files import TABLES, as_ints, chosen_labels, column, identity, matching, suffix, table_rows
+from recipes.data.sources.files import (
+    TABLES,
+    as_ints,
+    chosen_labels,
+    code_points,
+    column,
+    identity,
+    matching,
+    suffix,
+    table_rows,
+)  # fmt: skip
 from recipes.data.sources.files import text_lines as lines_of
 
 SMILES = r"\[[^\]]+\]|Br|Cl|%\d\d|[BCNOPSFIbcnops]|[()=#\-+\\/:~@?>*$.]|\d"  # Schwaller et al. 2018, arXiv 1711.04810
@@ -99,13 +109,12 @@ class Lines:
 
 def _characters(texts: Sequence[str]) -> tuple[Ragged, tuple[str, ...]]:
     """Return the ids of the characters of each text, and the characters in their order."""
-    codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
+    codes, offsets = code_points(texts)
     places = np.zeros(0x110000, dtype=np.int32)
     places[codes] = 1
     found = np.flatnonzero(places)
     places[found] = np.arange(len(found))
-    lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-    return Ragged(places[codes], np.concatenate([[0], lengths.cumsum()])), tuple(map(chr, found.tolist()))
+    return Ragged(places[codes], offsets), tuple(map(chr, found.tolist()))
 
 
 def _tokens(

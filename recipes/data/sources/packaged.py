@@ -1,9 +1,10 @@
 """Data files inside installed packages, found without importing the packages."""
 
-import hashlib
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
+
+from recipes.data.source import content_hash
 
 
 def packaged(package: str, inside: str, what: str, install: str) -> Path:
@@ -27,11 +28,7 @@ def packaged(package: str, inside: str, what: str, install: str) -> Path:
 
 def digests(files: Iterable[Path]) -> dict[str, str]:
     """Return the SHA-256 of the content of each file, by its name."""
-    found = {}
-    for file in files:
-        with file.open("rb") as content:
-            found[file.name] = hashlib.file_digest(content, "sha256").hexdigest()
-    return found
+    return {file.name: content_hash(file) for file in files}
 
 
 def check_limit(limit: int | None) -> None:
