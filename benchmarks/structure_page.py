@@ -1,0 +1,108 @@
+"""Tables of docs/structure.md."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.structure_samples import CALLS, STRENGTHS
+
+BEGIN, END = "<!-- tables: benchmarks/structure.py -->", "<!-- end of tables -->"
+BIT = math.log(2)
+SHOWN = {
+    "patches": ("classifier_frechet", "diversity"),
+    "digits": ("classifier_frechet", "diversity"),
+    "molecules": ("validity", "uniqueness"),
+    "chorales": ("interval_distance", "pitch_class_distance"),
+}
+"""Measures of samples on the page; the result file has all of them."""
+
+
+def tables(found: Mapping[str, Any]) -> str:
+    """Return the tables of the page: bounds of each data set, then measures of samples."""
+    lines = list[str]()
+    for name, measures in SHOWN.items():
+        mine = [run for run in found["runs"] if run["data"] == name]
+        if mine:
+            lines += [f"### {name.capitalize()}", "", *_bounds(mine), ""]
+            lines += [line for measure in measures for line in _samples(mine, measure)]
+            lines += _guided(mine)
+    return "\n".join(lines).rstrip()
+
+
+def _names(runs: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
+    return list(dict.fromkeys(run[key] for run in runs))
+
+
+def _bounds(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the table of the bounds: all steps, and masks' seconds."""
+    seeds, by = _names(runs, "seed"), {(run["process"], run["seed"]): run for run in runs}
+    head = "".join(f" seed {seed} | above masks |" for seed in seeds)
+    equal = "".join(f" at masks' seconds, seed {seed} |" for seed in seeds)
+    columns = 2 + 3 * len(seeds)
+    lines = [
+        "Bound in bits per dimension, and the difference to masks; cost of a training step over that of masks; "
+        "difference to masks of the validation bound at equal CPU seconds:",
+        "",
+        f"| process |{head} cost |{equal}",
+        "|" + " --- |" * columns,
+    ]
+    for title in _names(runs, "process"):
+        cells = []
+        for seed in seeds:
+            run = by.get((title, seed))
+            cells += ["-", "-"] if run is None else [_value(run["bound"], False), _value(run["above_masks"], True)]
+        cost = next((run["cost_over_masks"] for run in runs if run["process"] == title and "cost_over_masks" in run), None)
+        cells.append("-" if cost is None else f"{cost:.2f}")
+        for seed in seeds:
+            run, masks = by.get((title, seed)), by.get(("masks", seed))
+            there = run is not None and masks is not None and "at_equal_seconds" in run and "at_equal_seconds" in masks
+            less = (run["at_equal_seconds"] - masks["at_equal_seconds"]) / BIT if there else None
+            cells.append("-" if less is None else f"{less:+.3f}")
+        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _value(measure: Mapping[str, float], signed: bool) -> str:
+    value, error = measure["value"] / BIT, measure["standard_error"] / BIT
+    return f"{value:+.3f} ± {error:.3f}" if signed else f"{value:.3f}"
+
+
+def _samples(runs: Sequence[Mapping[str, Any]], measure: str) -> list[str]:
+    """Return the table of a measure by number of calls: the mean over the seeds, and half their difference."""
+    if not any(measure in cell for run in runs for cell in run.get("samples", {}).values()):
+        return []
+    lines = [
+        f"Samples, {measure.replace('_', ' ')}, mean of the seeds ± half of their difference:",
+        "",
+        "| process | " + " | ".join(f"{calls} calls" for calls in CALLS) + " |",
+        "|" + " --- |" * (1 + len(CALLS)),
+    ]
+    for title in _names(runs, "process"):
+        mine = [run.get("samples", {}) for run in runs if run["process"] == title]
+        cells = [_mean([one[str(calls)][measure] for one in mine if str(calls) in one]) for calls in CALLS]
+        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def _guided(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the table of guided samples."""
+    keys = [f"guided-{strength:g}" for strength in STRENGTHS]
+    if not any(key in run.get("samples", {}) for run in runs for key in keys):
+        return []
+    heads = " | ".join(f"strength {strength:g}: right class | diversity" for strength in STRENGTHS)
+    lines = ["Guided samples at 32 calls:", "", f"| process | {heads} |", "|" + " --- |" * (1 + 2 * len(keys))]
+    for title in _names(runs, "process"):
+        mine = [run.get("samples", {}) for run in runs if run["process"] == title]
+        cells = []
+        for key in keys:
+            for measure in ("class_accuracy", "diversity"):
+                cells.append(_mean([one[key][measure] for one in mine if key in one]))
+        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def _mean(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    middle, spread = sum(values) / len(values), (max(values) - min(values)) / 2
+    return f"{middle:.3f}" + (f" ± {spread:.3f}" if len(values) > 1 else "")
