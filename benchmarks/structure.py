@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,9 @@ from benchmarks.table import DOCS, fill
 from ddlib_models import DiT
 from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe, recipe_yaml
 from recipes.data import SymbolCorpus, open_prepared, prepare
+from recipes.embeddings.grouping import clusters_for, neighbourhoods, stream
 from recipes.engine.parallel import World
 from recipes.engine.setup import FromText, make_process
-from recipes.embeddings.grouping import clusters_for, neighbourhoods, stream
 from recipes.metrics import Terms
 
 STEPS, SEEDS = 1200, (0, 1)
@@ -199,7 +200,7 @@ def network_values(kind: Kind) -> Values:
 def at_equal_seconds(points: Sequence[tuple[float, ...]], share: float) -> float:
     """Return the bound of a validation curve at a share of all steps, between two points by a straight line."""
     wanted = min(share, 1.0) * STEPS
-    for (left, low, *_), (right, high, *_) in zip(points, points[1:], strict=False):
+    for (left, low, *_), (right, high, *_) in pairwise(points):
         if left <= wanted <= right:
             return low + (high - low) * (wanted - left) / (right - left)
     raise ValueError(f"share={share}: outside of the curve, whose steps are {[int(one[0]) for one in points]}")

@@ -51,7 +51,7 @@ def _bounds(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         for seed in seeds:
             run = by.get((title, seed))
             cells += ["-", "-"] if run is None else [_value(run["bound"], False), _value(run["above_masks"], True)]
-        cost = next((run["cost_over_masks"] for run in runs if run["process"] == title and "cost_over_masks" in run), None)
+        cost = next((run.get("cost_over_masks") for run in runs if run["process"] == title), None)
         cells.append("-" if cost is None else f"{cost:.2f}")
         for seed in seeds:
             run, masks = by.get((title, seed)), by.get(("masks", seed))

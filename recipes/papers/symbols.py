@@ -57,7 +57,7 @@ def setting(
         data=Data(corpus=corpus, folder=run / "data" if smoke else Path("data") / name, length=length, packed=packed),
         process={"kind": "mdlm"},
         model={"kind": "dit", **shape, **(network or {})},
-        loss=Loss(times="optimal"),
+        loss=Loss(weighting={"kind": "clip", "high": None}, times="optimal"),
         optimizer=Optimizer(
             lr=size.lr, warmup=size.warmup, weight_decay=0.05, muon=smoke, ema=1 - 10 / size.steps if smoke else 0.9999
         ),
