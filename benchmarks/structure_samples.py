@@ -2,21 +2,18 @@
 
 import io
 import json
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from rich.console import Console
 
 from recipes import generate
 from recipes.config import Recipe
-from recipes.data import Prepared, open_prepared
-from recipes.data.sources.molecules import Molecules
+from recipes.data import open_prepared
+from recipes.evaluation.samples import metrics_of
 from recipes.generation.sampling import Sampling
-from recipes.metrics import molecules, music, pictures
 
 COUNT, CALLS = 200, (4, 8, 16, 32, 64)
 STRENGTHS, GUIDED_CALLS = (1.0, 3.0), 32
@@ -65,53 +62,11 @@ def _drawn(path: Path, run: Cell, labels: Mapping[str | None, int], sampling: Sa
 
 def measures(work: Path, given: Recipe) -> dict[str, dict[str, float]] | None:
     """Return the measures of a run's samples, by number of calls and strength of guidance; None if there are none."""
-    found = {}
+    found, data = {}, open_prepared(given.data.folder)
+    metrics = metrics_of(None, data)
     for path in sorted((work / "drawn").glob(f"{given.output.folder.name}-*.json")):
         drawn = json.loads(path.read_text(encoding="utf-8"))
         key = path.stem.removeprefix(f"{given.output.folder.name}-")
-        found[key] = _measured(given.data.folder, drawn["tokens"], drawn["labels"] if "guided" in key else None)
+        rows, labels = [np.array(one) for one in drawn["tokens"]], np.array(drawn["labels"])
+        found[key] = metrics.measure(rows, data, labels if "guided" in key else None)
     return found or None
-
-
-def _measured(folder: Path, tokens: Sequence[Sequence[int]], labels: Sequence[int] | None) -> dict[str, float]:
-    """Return the measures of samples in the units of a data set."""
-    data, rows = open_prepared(folder), [np.array(one) for one in tokens]
-    if data.shape:
-        ids = np.stack(rows)
-        marks = None if labels is None else np.array(labels)
-        return pictures.measure(_classifier(folder), ids, _held_out(data), marks)
-    if data.manifest["symbols"]["kind"] == "molecules":
-        names = _names(data)
-        train, held = _molecules(folder)
-        smiles = ["".join(names[token] for token in row) for row in rows]
-        found = molecules.measure(smiles, held, train)
-        return {name: found[name] for name in ("validity", "uniqueness", "novelty", "qed_distance")}
-    return music.measure(rows, [data.validation[number] for number in range(len(data.validation))], _names(data))
-
-
-def _names(data: Prepared) -> list[str]:
-    return sorted(data.tokenizer.get_vocab(), key=data.tokenizer.get_vocab().__getitem__)
-
-
-def _held_out(data: Prepared) -> np.ndarray:
-    return np.stack([np.asarray(data.validation[number]) for number in range(len(data.validation))])
-
-
-@cache
-def _molecules(folder: Path) -> tuple[frozenset[str], list[str]]:
-    """Return all training molecules of MOSES, and the held-out ones of the folder."""
-    data = open_prepared(folder)
-    names = _names(data)
-    held = ["".join(names[token] for token in data.validation[number]) for number in range(len(data.validation))]
-    return frozenset(Molecules().smiles()) - frozenset(held), held
-
-
-@cache
-def _classifier(folder: Path) -> pictures.Classifier:
-    """Return a classifier of the labels of the training pictures."""
-    data = open_prepared(folder)
-    train = np.stack([np.asarray(data.train[number]) for number in range(len(data.train))])
-    torch.manual_seed(0)
-    return pictures.train_classifier(
-        train, np.asarray(data.train.labels), data.shape, data.manifest["symbols"]["values"]
-    )

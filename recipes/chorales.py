@@ -2,6 +2,7 @@
 
     pip install "ddlib[music]"                                             # the scores are in the package music21
     python -m recipes.chorales masks --smoke                               # two to three minutes on two cores
+    python -m recipes.evaluate runs/smoke/chorales/masks --samples 64 --steps 32
     python -m recipes.chorales pitch-classes                               # full size, one device
 
 A symbol is the pitch that begins at a step, "hold" or "rest". Full size has four voices, interleaved, in windows of 256

@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import tyro
 
 from ddlib import parts
@@ -34,8 +33,8 @@ from recipes.engine.validation import NOISE, WINDOWS, check_sequences, quietest,
 from recipes.evaluation.exact import exact, reader
 from recipes.evaluation.generative import NONE, generated, judge, warned
 from recipes.evaluation.report import show, write
-from recipes.generation.prompt import masked, row
-from recipes.generation.sampling import Sampling, draw
+from recipes.evaluation.samples import draw_samples, measured, metrics_of
+from recipes.generation.sampling import Sampling
 from recipes.metrics import Estimate, Terms, by_label, estimates
 from recipes.metrics.conditioned import takes_labels
 from recipes.model_io import WEIGHTS, LoadedModel, LoadOptions, Precision, held_out, measured_length, one_of
@@ -74,8 +73,11 @@ class Options:
     """Causal language model for generative perplexity: owner/name on the hub, or a folder; "none" to leave it out."""
     scorer_bos: bool = False
     """Put the scorer's beginning of text before each sample, so that the first token is predicted too."""
+    metrics: str | None = None
+    """Metrics of samples that are no text: pictures, molecules, music or others of ``ddlib.metrics``; by default those
+    of the data's source, "none" for none."""
     samples: int = 256
-    """Number of unconditional samples for it."""
+    """Number of unconditional samples for the scorer or the metrics."""
     sampling: Annotated[Sampling, tyro.conf.arg(name="")] = field(default_factory=lambda: Sampling(steps=512))
     precision: Precision = "float32"
     """Precision of the network; bounds are summed and tokens drawn in float64."""
@@ -172,21 +174,6 @@ def validation(
     return asdict(Estimate.of(terms.per_token, [])) | {"sequences": len(terms.index), "draws": terms.draws}
 
 
-def samples(saved: LoadedModel, options: Options, world: World) -> list[list[int]]:
-    """Draw tokens of unconditional samples on all processes; the same in each."""
-    before = len(saved.beginning) if saved.leads else 0
-    start = row(saved, None, options.sampling.named(saved), length_of(saved, options) + before)
-    prompt = masked(saved, start)
-    own = torch.arange(options.samples, device=world.device)[world.rank :: world.size]
-    drawn = {}
-    for index in own.split(options.batch) if len(own) else ():
-        states = prompt.expand(len(index), -1) if len(prompt) else None
-        words = draw(saved, options.sampling, options.seed, index, start.length, states, lead=start.lead)
-        drawn |= zip(index.tolist(), words.tolist(), strict=True)
-    everything = {number: words for part in world.gather(drawn) for number, words in part.items()}
-    return [everything[number] for number in range(options.samples)]
-
-
 def evaluate(options: Options, world: World) -> dict[str, Any]:
     """Return all results in the format of the result file; the same in every process except for the samples.
 
@@ -206,7 +193,8 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     order = None if options.likelihood is None else reader(saved, options.likelihood)
     text = data.is_text
     scorer, missing = judge(options.scorer, options.scorer_bos, world) if text else (None, "the data is no text")
-    if scored := any(world.gather(scorer is not None)):
+    metrics = metrics_of(options.metrics, data)
+    if (scored := any(world.gather(scorer is not None))) or metrics is not None:
         options.sampling.course(saved, length)
     limits = options.likelihood_steps, options.sequences, options.batch
     likely = None if order is None else exact(saved, data, order, *limits, world, length)
@@ -256,9 +244,14 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         },
         "validation": validation(saved, data, replicates, options),
         "generative": None,
+        "samples": None,
     }
+    if scored or metrics is not None:
+        limits = options.samples, length, options.batch, options.seed
+        drawn = draw_samples(saved, options.sampling, *limits, world)
+    if metrics is not None and world.first:
+        result["samples"] = measured(metrics, saved, drawn, data, options.sampling, options.seed)
     if scored:
-        drawn = samples(saved, options, world)
         try:
             result["generative"] = (
                 None

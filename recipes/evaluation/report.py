@@ -29,6 +29,9 @@ def show(result: dict[str, Any], console: Console) -> None:
     for name, found in rows.items():
         noise = "" if found["noise"] is None else f"{found['noise']:.4f}"
         table.add_row(name.replace("_", " "), f"{found['value']:.4f}", f"{found['error']:.4f}", noise, found["unit"])
+    measured = {} if (drawn := result["samples"]) is None else drawn["metrics"]
+    for name, value in measured.items():
+        table.add_row(f"samples {name.replace('_', ' ')}", f"{value:.4f}", "", "", "")
     console.print(table)
     noun = "text" if "text" in setup else "sequence"
     grid = "" if isinstance(setup["steps"], str) else f"in {setup['steps']} steps, "
@@ -47,6 +50,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         )
     if likely is not None:
         console.print(how_exact(likely))
+    if drawn is not None:
+        console.print(f"samples: {drawn['samples']}, {told(drawn['protocol'])}")
     if generative is not None:
         drawn = generative["protocol"]
         console.print(

@@ -10,11 +10,14 @@ import torch
 
 import ddlib as dd
 from recipes.config import Data, Loss, Optimizer, Output, Recipe
+from recipes.console import make_console
 from recipes.data import open_prepared, prepare_ids
 from recipes.engine import train
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.evaluate import Options, evaluate
+from recipes.evaluation.report import show
+from recipes.evaluation.samples import metrics_of
 from recipes.generation.sampling import Sampling, draw
 from recipes.metrics.conditioned import labelled
 from recipes.model_io import open_saved
@@ -75,6 +78,55 @@ def test_the_bound_is_that_of_a_sequence_given_its_label(trained):
     with torch.no_grad():
         without = dd.bound(saved.process, saved.denoiser, x, torch.Generator().manual_seed(0)).per_token.value
     assert without > given + 0.03
+
+
+class ShareOfOdd:
+    """Metrics of samples: the share of symbols of class odd."""
+
+    def check(self, data):
+        if data.shape != (2, 3):
+            raise ValueError(f"metrics: the data have shape {data.shape}, must be 2 x 3")
+
+    def measure(self, samples, data, labels=None):
+        return {"odd": float(np.mean(np.stack(samples) % 2)), "asked": float("nan") if labels is None else labels[0]}
+
+
+@pytest.mark.slow
+def test_samples_are_measured_by_metrics_from_outside(trained, capsys):
+    own = f"{__name__}:ShareOfOdd"
+    sampling = Sampling(steps=6, label="odd")
+    options = Options(run=str(trained / "run"), replicates=2, metrics=own, samples=50, sampling=sampling)
+    result = evaluate(options, ALONE)
+    assert result["samples"]["metrics"]["odd"] > 0.95 and result["samples"]["metrics"]["asked"] == 1
+    assert result["samples"]["samples"] == 50 and result["samples"]["protocol"]["label"] == "odd"
+    show(result, make_console())
+    assert "samples odd" in capsys.readouterr().out
+    # no metrics have the name of this data's source
+    assert evaluate(Options(run=str(trained / "run"), replicates=1), ALONE)["samples"] is None
+
+
+def test_metrics_refuse_data_before_anything_is_drawn(prepared, tmp_path):
+    data = open_prepared(prepared / "data")
+    with pytest.raises(ValueError, match="metrics: the data must be pictures"):
+        metrics_of("pictures", data)
+    with pytest.raises(ValueError, match="symbol '0': must be hold, rest or a pitch"):
+        metrics_of("music", data)
+    with pytest.raises(ValueError, match="nothing in metrics is called 'pictuers', did you mean 'pictures'"):
+        metrics_of("pictuers", data)
+    assert metrics_of(None, data) is None and metrics_of("none", data) is None
+
+
+def test_pictures_are_measured_in_the_features_of_a_classifier(tmp_path):
+    down, right = np.mgrid[:12, :12]
+    random = np.random.default_rng(0)
+    labels = np.arange(60) % 2
+    ramps = np.where(labels[:, None, None], down, right) + random.integers(0, 4, (60, 12, 12))
+    prepared = prepare_ids(ramps, 20, 16, tmp_path, values=range(0, 256, 17), labels=labels)
+    metrics, own = metrics_of("pictures", prepared), list(ramps.reshape(60, -1)[:20])
+    found = metrics.measure(own, prepared)
+    noise = metrics.measure(list(random.integers(0, 16, (20, 144))), prepared)
+    assert found["classifier_frechet"] < noise["classifier_frechet"] and "class_accuracy" not in found
+    assert metrics.measure(own, prepared, labels[:20])["class_accuracy"] > 0.5
 
 
 @pytest.mark.slow

@@ -1,0 +1,88 @@
+"""Samples of an evaluation, and the metrics of those that are no text."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ddlib import parts
+from ddlib.plugins.registry import knows
+from recipes.data import Prepared
+from recipes.engine.parallel import World
+from recipes.evaluation.generative import NONE
+from recipes.generation.prompt import drawn_length, row, stacked, together
+from recipes.generation.sampling import Sampling, draw, protocol
+from recipes.model_io import LoadedModel
+
+
+def draw_samples(
+    saved: LoadedModel, sampling: Sampling, count: int, length: int, batch: int, seed: int, world: World
+) -> list[list[int]]:
+    """Draw tokens of unconditional samples on all processes; the same in each.
+
+    Args:
+        saved: the model.
+        sampling: options of the draws.
+        count: number of samples.
+        length: tokens of a sample, without a beginning that the model encodes separately; of those of different
+            lengths the longest.
+        batch: samples drawn at a time.
+        seed: seed of the noise and of the lengths.
+        world: the processes.
+    """
+    pace, before = sampling.named(saved), len(saved.beginning) if saved.leads else 0
+    start = row(saved, None, pace, length + before)
+    own = range(count)[world.rank :: world.size]
+    rows = [drawn_length(saved, start, seed, number) if saved.draws_lengths else start for number in own]
+    drawn = dict[int, list[int]]()
+    for group in together(saved, rows, pace.block, parts.build("samplers", sampling.sampler), batch):
+        states, longest, lengths = stacked(saved, [rows[place] for place in group])
+        index = torch.tensor([own[place] for place in group], device=world.device)
+        words = draw(saved, sampling, seed, index, longest, states, lengths=lengths, lead=start.lead)
+        drawn |= {own[place]: words[n, : rows[place].length].tolist() for n, place in enumerate(group)}
+    everything = {number: words for part in world.gather(drawn) for number, words in part.items()}
+    return [everything[number] for number in range(count)]
+
+
+def metrics_of(name: str | None, data: Prepared) -> Any | None:
+    """Return the metrics of samples that are no text; None for text, and where none are asked for or registered.
+
+    Args:
+        name: of ``ddlib.metrics``; None for those with the name of the data's source, "none" for none.
+        data: the data.
+
+    Raises:
+        ValueError: metrics of text, an unknown name, data that the metrics do not support.
+    """
+    if name is not None and name != NONE and data.layout is None:
+        raise ValueError(f"metrics={name!r}: the data is text, whose samples a scorer measures, by --scorer")
+    if data.layout is None or name == NONE:
+        return None
+    if name is None and not knows("metrics", data.layout.kind):
+        return None
+    found = parts.build("metrics", name or data.layout.kind, place="metrics")
+    found.check(data)
+    return found
+
+
+def measured(
+    metrics: Any, saved: LoadedModel, drawn: Sequence[Sequence[int]], data: Prepared, sampling: Sampling, seed: int
+) -> dict[str, Any]:
+    """Return the metrics of samples, and the method.
+
+    Args:
+        metrics: of ``metrics_of``.
+        saved: the model.
+        drawn: tokens of each sample.
+        data: the data that they are compared to.
+        sampling: options of the draws.
+        seed: seed of their noise.
+    """
+    labels = None if sampling.label is None else np.full(len(drawn), saved.class_of(sampling.label))
+    documents = [np.array(saved.document(words)) for words in drawn]
+    return {
+        "metrics": metrics.measure(documents, data, labels),
+        "samples": len(drawn),
+        "protocol": protocol(saved, sampling, seed, max(map(len, drawn))) | {"metrics": type(metrics).__name__},
+    }

@@ -1,0 +1,90 @@
+"""Metrics of samples of symbols as plug-ins, ``ddlib.metrics``: what ``recipes.evaluate`` measures of a model."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from recipes.data import Prepared, open_prepared
+from recipes.data.prepared import Documents
+from recipes.data.sources.pitches import midi_of
+from recipes.metrics import molecules, music, pictures
+
+Samples = Sequence[Int[np.ndarray, " L"]]
+
+
+class Pictures:
+    """Fréchet distance, diversity and classes in the features of a classifier that is trained on the data."""
+
+    def check(self, data: Prepared) -> None:
+        """Raise ValueError unless the data are labelled pictures."""
+        if data.layout is None or not data.layout.is_picture or not len(data.train.labels):
+            raise ValueError("metrics: the data must be pictures (shape and values) with labels, to train a classifier")
+
+    def measure(
+        self, samples: Samples, data: Prepared, labels: Int[np.ndarray, " N"] | None = None
+    ) -> dict[str, float]:
+        """Return the metrics of ``recipes.metrics.pictures.measure`` against the held-out pictures.
+
+        Args:
+            samples: ids of each sample.
+            data: labelled pictures.
+            labels: class that each sample was drawn for, if any.
+        """
+        return pictures.measure(_classifier(data.folder), np.stack(samples), np.stack(_all(data.validation)), labels)
+
+
+class Molecules:
+    """Validity, uniqueness, novelty and properties of molecules, as MOSES defines them."""
+
+    def check(self, data: Prepared) -> None:
+        """Raise ModuleNotFoundError without rdkit, ValueError if no held-out sequence is a molecule."""
+        molecules.rdkit()
+        if not any(molecules.molecule(one) for one in _strings(_all(data.validation), _names(data))):
+            raise ValueError("metrics: none of the held-out sequences is the SMILES of a molecule")
+
+    def measure(
+        self, samples: Samples, data: Prepared, labels: Int[np.ndarray, " N"] | None = None
+    ) -> dict[str, float]:
+        """Return the metrics of ``recipes.metrics.molecules.measure``; novelty is that against the training split."""
+        names = _names(data)
+        train, held = (frozenset(_strings(split, names)) for split in (_all(data.train), _all(data.validation)))
+        return molecules.measure(_strings(samples, names), sorted(held), train)
+
+
+class Music:
+    """Distances of the histograms of pitch classes, intervals and durations."""
+
+    def check(self, data: Prepared) -> None:
+        """Raise ValueError if a symbol is no pitch, hold or rest."""
+        midi_of(_names(data))
+
+    def measure(
+        self, samples: Samples, data: Prepared, labels: Int[np.ndarray, " N"] | None = None
+    ) -> dict[str, float]:
+        """Return the metrics of ``recipes.metrics.music.measure`` against the held-out pieces."""
+        voices = 1 if data.layout is None else data.layout.voices
+        return music.measure(samples, _all(data.validation), _names(data), voices)
+
+
+@cache
+def _classifier(folder: Path) -> pictures.Classifier:
+    data = open_prepared(folder)
+    labels = np.asarray(data.train.labels)
+    return pictures.train_classifier(np.stack(_all(data.train)), labels, data.shape, data.values)
+
+
+def _all(documents: Documents) -> list[Int[np.ndarray, " L"]]:
+    return [np.asarray(documents[number]) for number in range(len(documents))]
+
+
+def _names(data: Prepared) -> list[str]:
+    """Return the names of the symbols in the order of their ids."""
+    vocabulary = data.tokenizer.get_vocab()
+    return sorted(vocabulary, key=vocabulary.__getitem__)
+
+
+def _strings(sequences: Samples, names: Sequence[str]) -> list[str]:
+    return ["".join(names[token] for token in one) for one in sequences]
