@@ -18,7 +18,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ddlib_models.attention.masks import Rule, within
+from ddlib_models.attention.masks import Rows, Rule, within
 
 
 def owners(cu_seqlens: Int[Tensor, " n"]) -> Int[Tensor, " L"]:
@@ -76,11 +76,15 @@ class Attention(ABC):
 class SDPA(Attention):
     """``scaled_dot_product_attention``: every device, every dtype.
 
-    A mask is dense, (n, L), which the flash kernels do not take: for long packs and blocks on a GPU use another.
+    A mask is dense, which the flash kernels do not take: for packs and blocks on a GPU use another. A pack of many
+    sequences is cut into rows of the longest, unless one dense mask of the pack has fewer scores.
     """
 
-    def mask(self, cu_seqlens: Int[Tensor, " n"]) -> Tensor:
+    def mask(self, cu_seqlens: Int[Tensor, " n"]) -> Tensor | Rows:
         owner = owners(cu_seqlens)
+        rows = Rows.of(owner)
+        if rows.mask.numel() < len(owner) ** 2:
+            return rows
         return self.mask_by(within(owner), len(owner), len(owner), owner.device)
 
     def mask_by(self, rule: Rule, queries: int | Int[Tensor, "B n"], keys: int, device: torch.device) -> Tensor:
@@ -93,6 +97,9 @@ class SDPA(Attention):
     def __call__(
         self, q: Float[Tensor, "B n H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
     ) -> Float[Tensor, "B n H K"]:
+        if isinstance(mask, Rows):
+            out = self(*(x[0, mask.index] for x in (q, k, v)), mask.mask)
+            return out.flatten(0, 1)[mask.place][None]
         q, k, v = (rearrange(x, "b l h k -> b h l k") for x in (q, k, v))
         return rearrange(F.scaled_dot_product_attention(q, k, v, attn_mask=mask), "b h l k -> b l h k")
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 Rule = Callable[[Tensor, Tensor], Tensor]
@@ -47,3 +47,37 @@ def within(owner: Int[Tensor, " L"], position: Int[Tensor, " L"] | None = None, 
         return together if rule is None or position is None else together & rule(position[query], position[key])
 
     return same
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Packed sequences in rows: consecutive ones share a row that is as long as the longest of all.
+
+    Dense attention over L tokens in sequences of at most W then has at most 2 L W + W² scores, and not L².
+    """
+
+    index: Int[Tensor, "R W"]
+    """Position in the pack of each place; 0 for an empty place."""
+    place: Int[Tensor, " L"]
+    """Place of each position of the pack, with the rows one behind the other."""
+    mask: Bool[Tensor, "R 1 W W"]
+    """True where attention is allowed: within a sequence, and of empty places to empty places."""
+
+    @classmethod
+    def of(cls, owner: Int[Tensor, " L"]) -> "Rows":
+        """Lay out the sequences whose index at each position is ``owner``, as ``owners`` returns it."""
+        lengths = owner.bincount().tolist()
+        width = max(lengths)
+        starts, end = [], 0
+        for length in lengths:
+            begin = end if end % width + length <= width else -(-end // width) * width
+            starts.append(begin)
+            end = begin + length
+        first = torch.tensor(starts, device=owner.device)[owner]
+        offset = torch.arange(len(owner), device=owner.device)
+        place = first + offset - torch.searchsorted(owner, owner)  # searchsorted: where the sequence begins
+        size = -(-end // width) * width
+        index, there = offset.new_zeros(size), offset.new_full((size,), -1)
+        index[place], there[place] = offset, owner
+        there = there.view(-1, width)
+        return cls(index.view(-1, width), place, (there[:, :, None] == there[:, None, :])[:, None])

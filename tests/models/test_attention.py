@@ -5,11 +5,13 @@ import pickle
 import pytest
 import torch
 from cases import slow_but
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny import STATES, build, trained
 
 from ddlib_models.attention import backends as attention
 from ddlib_models.attention.backends import SDPA, Attention, Flex, Varlen, XFormers, backend, owners
-from ddlib_models.attention.masks import ByBlocks
+from ddlib_models.attention.masks import ByBlocks, Rows
 
 LENGTHS = [4, 1, 7, 3]
 OFFSETS = torch.tensor([0, 4, 5, 12, 15], dtype=torch.int32)
@@ -107,7 +109,25 @@ def test_a_packed_model_compiles_to_one_graph():
 
 
 def test_mask_of_sdpa_is_block_diagonal():
-    assert torch.equal(SDPA().mask(OFFSETS), torch.block_diag(*(torch.ones(n, n) for n in LENGTHS)).bool())
+    lengths = [12, 2]  # two rows of 12 would have more scores than the whole pack
+    mask = SDPA().mask(torch.tensor([0, 12, 14]))
+    assert torch.equal(mask, torch.block_diag(*(torch.ones(n, n) for n in lengths)).bool())
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(0, 2**32))
+def test_rows_of_a_pack_have_the_attention_of_the_dense_mask(lengths, seed):
+    generator = torch.Generator().manual_seed(seed)
+    offsets = torch.tensor([0, *lengths]).cumsum(0)
+    owner, total, width = owners(offsets), sum(lengths), max(lengths)
+    rows = Rows.of(owner)
+    assert rows.mask.numel() <= 2 * total * width + width**2
+    q, k, v, weight = torch.randn(4, 1, total, 2, 4, generator=generator, dtype=torch.float64)
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    dense = torch.block_diag(*(torch.ones(n, n) for n in lengths)).bool()
+    found = [SDPA()(*inputs, mask) for mask in (rows, dense)]
+    grads = [torch.autograd.grad((out * weight).sum(), inputs) for out in found]
+    torch.testing.assert_close(*found)
+    torch.testing.assert_close(*grads)
 
 
 @pytest.mark.parametrize("offsets", [[1, 3], [0], [0, 2, 2], [0, 3, 1], []])
