@@ -4,7 +4,8 @@
 
 A step is the DiT forwards and backwards with the cross-entropy of real tokens; the median step counts. Both ways read
 the same documents, as many rows at a time; packing raises the number of real tokens per second. On a GPU attention is
-the variable-length kernel of torch in bfloat16. On a CPU it is dense in rows of the longest document. ``gain`` compares the best of both ways.
+the variable-length kernel of torch in bfloat16. On a CPU it is dense in rows of the longest document.
+``gain`` compares the best of both ways.
 """
 
 import argparse

@@ -5,6 +5,7 @@
     python -m recipes.generate runs/owt/hdlm --prompt "The [MASK:3] in Boston was [MASK]." --trajectory
     python -m recipes.generate runs/owt/hdlm --sampler remask:eta=0.05 --html text.html
     python -m recipes.generate runs/owt/hdlm --prompt "The weather" --prompt "Yesterday we" --stream
+    python -m recipes.generate runs/mnist/masks --label 3 --guidance 2 --out threes.gif
 
 Without a gap a prompt is the beginning of a text. With gaps it is a whole text: [MASK] is one free token, [MASK:12]
 are twelve, and the rest is fixed. A space before a gap belongs to the first token in it, as in most tokenizers. Several
@@ -45,7 +46,7 @@ from recipes.generation.prompt import (
 from recipes.generation.sampling import OnStep, Sampling, draw, protocol
 from recipes.model_io import LoadedModel, LoadOptions, Precision, one_of
 from recipes.visualization import Filmed, Text, write_page
-from recipes.visualization.saving import SUFFIXES, names_of, write_samples
+from recipes.visualization.saving import FILMS, SUFFIXES, check_samples, names_of, write_samples
 
 FILMED = 16
 """Maximum number of samples on a page."""
@@ -93,7 +94,7 @@ class Options:
     reading: Annotated[LoadOptions, tyro.conf.arg(name="")] = field(default_factory=LoadOptions)
     out: Path | None = None
     """File for the samples, one JSON object per line, each with all settings to draw it again. For a model of symbols
-    also a picture (.png), music (.mid), .fasta, or one sample a line (.smi, .txt)."""
+    also a picture (.png), a film of pictures (.gif, .apng), music (.mid), .fasta, or one sample a line (.smi, .txt)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "run", one_of(self.run, self.model))
@@ -116,11 +117,7 @@ class Options:
             check_prompt(text, self.chat)
 
     def texts(self) -> tuple[str | None, ...]:
-        """Return the prompts; None for an unconditional sample.
-
-        Raises:
-            OSError, ValueError: a file without prompts, or a prompt that would be misread.
-        """
+        """Return the prompts, None for an unconditional sample; raise OSError or ValueError for a file without any."""
         if self.prompts is None:
             return self.prompt or (None,)
         found = read_prompts(self.prompts)
@@ -193,6 +190,7 @@ def draw_all(saved: LoadedModel, options: Options, samples: Sequence[Sample], co
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer) if options.stream else []
     sampler = parts.build("samplers", options.sampling.sampler)
     block = options.sampling.named(saved).block
+    recorded = options.html is not None or (options.out is not None and options.out.suffix in FILMS)
     trace: list[tuple[float, Tensor]] = []
     filmed = 0
     for group in together(saved, [sample.row for sample in samples], block, sampler, options.batch):
@@ -204,7 +202,7 @@ def draw_all(saved: LoadedModel, options: Options, samples: Sequence[Sample], co
         with Drafts(console, [one.name for one in mine], partial(_shown, saved, names, mine)) as drafts:
             follow += [drafts] if options.stream else []
             on_step = partial(_tell, follow) if follow else None
-            if options.html is not None and filmed < FILMED:
+            if recorded and filmed < FILMED:
                 film = Filmed(parts.build("samplers", options.sampling.sampler), FILMED - filmed, on_step)
                 on_step = film.on_step
             index = torch.tensor([one.number for one in mine], device=saved.process.device)
@@ -244,6 +242,9 @@ def generate(options: Options, console: Console) -> list[str]:
     prompts = options.texts()  # before loading the weights, which may take minutes
     device = "cuda" if torch.cuda.is_available() else "cpu"
     saved = options.reading.open(options.run, device, options.precision)
+    if own := options.out is not None and saved.layout is not None and options.out.suffix in SUFFIXES:
+        symbols = names_of(saved.tokenizer, saved.process.vocab_size)
+        check_samples(options.out, symbols, saved.layout)
     samples = asked(saved, options, options.rows(saved, prompts))
     draw_all(saved, options, samples, console)
     texts = [saved.tokenizer.decode(one.shown(saved)) for one in samples]
@@ -254,9 +255,9 @@ def generate(options: Options, console: Console) -> list[str]:
         page(options, saved, samples)
         console.print(f"page: {options.html}", markup=False, soft_wrap=True)
     if options.out is not None:
-        if saved.layout is not None and options.out.suffix in SUFFIXES:
-            symbols = names_of(saved.tokenizer, saved.process.vocab_size)
-            files = write_samples(options.out, [np.array(one.shown(saved)) for one in samples], symbols, saved.layout)
+        if own:
+            found, films = [np.array(one.shown(saved)) for one in samples], [one.film for one in samples if one.film]
+            files = write_samples(options.out, found, symbols, saved.layout, process=saved.process, films=films)
             console.print(f"samples: {', '.join(map(str, files))}", markup=False, soft_wrap=True)
         else:
             keep(options.out, options, saved, samples, texts)

@@ -1,4 +1,4 @@
-"""Samples in the files of their kind: pictures, molecules, music, FASTA, lines."""
+"""Samples in the files of their kind: pictures, films of pictures, molecules, music, FASTA, lines."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,18 +10,38 @@ from jaxtyping import Int
 from ddlib.processes import ForwardProcess
 from recipes.data.sequences import Layout
 from recipes.data.sources.pitches import midi_of
+from recipes.visualization.filmed import Text
 from recipes.visualization.lines import write_fasta, write_lines
 from recipes.visualization.molecules import draw
 from recipes.visualization.music import piano_rolls, write_midi
-from recipes.visualization.pictures import grid
+from recipes.visualization.pictures import film, grid, trajectory
 
 FASTA, LINES, MIDI, PNG = (".fasta", ".fa"), (".txt", ".smi"), (".mid", ".midi"), (".png",)
 
-SUFFIXES = (*PNG, *MIDI, *FASTA, *LINES)
+FILMS = (".gif", ".apng")
+"""Suffixes of films, which need the states of every step."""
+
+SUFFIXES = (*PNG, *FILMS, *MIDI, *FASTA, *LINES)
 """Suffixes of the files."""
 
 MOLECULES = "molecules"
 """Kind of source whose sequences are SMILES."""
+
+
+def check_samples(path: Path | str, symbols: Sequence[str], layout: Layout) -> None:
+    """Raise ValueError for a file that these data cannot be written to, before anything is drawn."""
+    path, kind = Path(path), f"data of the kind {layout.kind!r}"
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"path={path}: must end in {', '.join(SUFFIXES)}")
+    if path.suffix in FILMS and not layout.is_picture:
+        raise ValueError(f"path={path}: {kind} have no film: it takes a shape and values")
+    if path.suffix in MIDI and not is_music(symbols):
+        raise ValueError(f"path={path}: the symbols are no pitches, {kind} are no music")
+    if path.suffix in PNG and not (layout.is_picture or is_music(symbols) or layout.kind == MOLECULES):
+        raise ValueError(
+            f"path={path}: {kind} have no picture: it takes a shape and values, the kind {MOLECULES}, or pitches as "
+            "symbols"
+        )
 
 
 def write_samples(
@@ -32,12 +52,13 @@ def write_samples(
     *,
     steps: int = 4,
     process: ForwardProcess | None = None,
+    films: Sequence[Text] = (),
 ) -> list[Path]:
     """Write samples into a file of the kind that its suffix names, and return the files.
 
-    .png is a picture: a grid where sequences have a shape and values, drawings of molecules, or piano rolls. .mid is
-    music, with a file name-0.mid, name-1.mid, ... for each of several samples. .fasta or .fa and .txt or .smi are
-    the symbols themselves.
+    .png is a picture: a grid where sequences have a shape and values, drawings of molecules, or piano rolls. .gif and
+    .apng are films of pictures. .mid is music, with a file name-0.mid, name-1.mid, ... for each of several samples.
+    .fasta or .fa and .txt or .smi are the symbols themselves.
 
     Args:
         path: file.
@@ -46,25 +67,26 @@ def write_samples(
         layout: layout of the data, as prepared data and models keep it.
         steps: steps of a quarter note of music.
         process: process of noisy states.
+        films: denoising trajectory of each sample, for .gif and .apng.
 
     Raises:
-        ValueError: no samples; another suffix; a picture or music of data that are none; ids that are no symbols.
+        ValueError: no samples; as ``check_samples``; ids that are no symbols.
         ModuleNotFoundError: rdkit or music21 is not installed.
     """
     path, suffix = Path(path), Path(path).suffix
     if not len(samples):
         raise ValueError("there are no samples: must be at least one")
-    if suffix not in SUFFIXES:
-        raise ValueError(f"path={path}: must end in {', '.join(SUFFIXES)}")
+    check_samples(path, symbols, layout)
+    if suffix in FILMS:
+        film(trajectory(films), layout.shape, layout.values, path, process=process)
+        return [path]
     if suffix in PNG and layout.is_picture:
         grid(np.stack([np.asarray(one) for one in samples]), layout.shape, layout.values, process=process).save(path)
         return [path]
-    if suffix in MIDI or (suffix in PNG and is_music(symbols)):
-        if not is_music(symbols):
-            raise ValueError(f"path={path}: the symbols are no pitches, data of the kind {layout.kind!r} are no music")
-        if suffix in PNG:
-            piano_rolls(samples, symbols, voices=layout.voices, steps=steps).savefig(path)
-            return [path]
+    if suffix in PNG and is_music(symbols):
+        piano_rolls(samples, symbols, voices=layout.voices, steps=steps).savefig(path)
+        return [path]
+    if suffix in MIDI:
         files = [path.with_stem(f"{path.stem}-{number}") for number in range(len(samples))]
         files = files if len(samples) > 1 else [path]
         for file, one in zip(files, samples, strict=True):
@@ -75,13 +97,8 @@ def write_samples(
         write_fasta(path, texts)
     elif suffix in LINES:
         write_lines(path, texts)
-    elif layout.kind == MOLECULES:
-        draw(texts).save(path)
     else:
-        raise ValueError(
-            f"path={path}: data of the kind {layout.kind!r} have no picture: it takes a shape and values, the kind "
-            f"{MOLECULES}, or pitches as symbols"
-        )
+        draw(texts).save(path)
     return [path]
 
 

@@ -51,7 +51,8 @@ def test_molecules_are_drawn(tmp_path):
     "name, samples, symbols, layout, fault",
     [
         ("a.png", [], "ACGT", DNA, "there are no samples"),
-        ("a.jpg", [[0]], "ACGT", DNA, "must end in .png, .mid, .midi, .fasta, .fa, .txt, .smi"),
+        ("a.jpg", [[0]], "ACGT", DNA, "must end in .png, .gif, .apng, .mid, .midi, .fasta, .fa, .txt, .smi"),
+        ("a.gif", [[0]], "ACGT", DNA, "data of the kind 'fasta' have no film: it takes a shape and values"),
         ("a.png", [[0]], "ACGT", DNA, "data of the kind 'fasta' have no picture: it takes a shape and values"),
         ("a.mid", [[0]], "ACGT", DNA, "symbols are no pitches, data of the kind 'fasta' are no music"),
         ("a.txt", [[0, 4]], "ACGT", DNA, r"contains id 4, must be in 0\.\.3"),
