@@ -1,9 +1,11 @@
-"""Command line ``python -m ddlib``: list of registered classes, ``show OBJECT``, ``verify OBJECT``, ``recipes FOLDER``.
+"""Command line ``ddlib``, or ``python -m ddlib``: what is registered, ``show``, ``verify``, and the recipes.
 
-``recipes`` copies the recipes into a folder. They are scripts to be changed, so they are not installed as a package.
+``ddlib train mine.yaml`` is ``python -m recipes.train mine.yaml`` without a checkout, and so for every recipe.
+``ddlib recipes FOLDER`` copies them into a folder, to be changed there.
 """
 
 import argparse
+import importlib
 import inspect
 import os
 import re
@@ -70,12 +72,17 @@ def load(path: str) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table, show or verify an object, or copy the recipes.
+    """Print the table, show or verify an object, copy the recipes, or run one of them.
 
     The exit status is 1 if an object fails verification or its plot cannot be drawn, and 2 if there is no such object
-    or the recipes cannot be copied.
+    or command, or the recipes cannot be copied.
     """
-    parser = argparse.ArgumentParser(prog="python -m ddlib", description="Without a command: what is registered.")
+    arguments = sys.argv[1:] if arguments is None else arguments
+    names = recipe_names()
+    if arguments and arguments[0] in names:
+        return _run_recipe(arguments[0], arguments[1:])
+    recipes = f"recipes, each with its --help: {', '.join(names)}" if names else None
+    parser = argparse.ArgumentParser(prog="ddlib", description="Without a command: what is registered.", epilog=recipes)
     commands = parser.add_subparsers(metavar="{show,verify,recipes}")
     for add in (_add_show, _add_verify, _add_recipes):
         added = add(commands)
@@ -92,6 +99,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.error(f"{error}" + (f" (in {place})" if place else ""))
 
 
+def recipe_names() -> list[str]:
+    """Return the recipes that are commands; none if this installation does not contain them."""
+    folder = _recipes_folder()
+    return sorted(path.stem for path in folder.glob("[!_]*.py")) if folder else []
+
+
+def _recipes_folder() -> Path | None:
+    """Return the recipes of the wheel, or of the checkout that ddlib is installed from."""
+    package = Path(ddlib.__file__).parent
+    places = package / "_data" / "recipes", package.parent / "recipes"
+    return next((place for place in places if (place / "train.py").is_file()), None)
+
+
+def _run_recipe(name: str, arguments: Sequence[str]) -> int:
+    """Run a recipe of this installation; a copy that was changed runs as ``python -m recipes.NAME``."""
+    folder = _recipes_folder()
+    assert folder is not None
+    sys.path.insert(0, str(folder.parent))
+    try:
+        module = importlib.import_module(f"recipes.{name}")
+    except ModuleNotFoundError as error:
+        print(f"ddlib {name}: {error}; run: pip install 'ddlib[recipes,eval]'", file=sys.stderr)
+        return 2
+    module.main(arguments)
+    return 0
+
+
 def lay_recipes(folder: Path) -> Path:
     """Copy the recipes to ``folder/recipes``, where they run as ``python -m recipes.train`` from ``folder``.
 
@@ -102,11 +136,11 @@ def lay_recipes(folder: Path) -> Path:
         FileNotFoundError: this installation does not contain the recipes.
         OSError: the folder is not writable.
     """
-    packages = Path(ddlib.__file__).parent
-    places = packages / "_data" / "recipes", packages.parent / "recipes"
-    source = next((place for place in places if (place / "train.py").is_file()), None)
+    source = _recipes_folder()
     if source is None:
-        raise FileNotFoundError(f"no recipes in {packages}: install ddlib from a wheel or take a checkout")
+        raise FileNotFoundError(
+            f"no recipes in {Path(ddlib.__file__).parent}: install ddlib from a wheel or take a checkout"
+        )
     target = folder / "recipes"
     if target.exists():
         raise FileExistsError(f"folder {folder} holds recipes already, must be without: nothing was written")
@@ -187,11 +221,16 @@ def _verify(options: argparse.Namespace) -> int:
     return 0 if report.ok else 1
 
 
-if __name__ == "__main__":
+def console() -> int:
+    """Run the command line of this process, and return its exit status."""
     try:
         status = main()
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the pipe, such as head, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
-    raise SystemExit(status)
+    return status
+
+
+if __name__ == "__main__":
+    raise SystemExit(console())

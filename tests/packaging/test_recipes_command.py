@@ -69,3 +69,34 @@ def test_a_copy_runs_from_its_folder(tmp_path):
         [sys.executable, "-c", "import recipes.train"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout.endswith("changed here\n")
+
+
+def test_a_recipe_is_a_command(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["plot", "--help"])
+    assert end.value.code == 0 and "python -m recipes.plot" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "recipes, each with its --help: adapt, chorales, clusters" in capsys.readouterr().out
+
+
+def test_a_recipe_whose_packages_are_missing_names_the_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "recipes.plot", None)
+    assert main(["plot"]) == 2
+    assert "pip install 'ddlib[recipes,eval]'" in capsys.readouterr().err
+
+
+def test_a_wheel_runs_its_own_recipes(tmp_path, monkeypatch, capsys):
+    inside, beside = tmp_path / "ddlib" / "_data" / "recipes", tmp_path / "recipes"
+    for folder, text in ((inside, "ours"), (beside, "theirs")):
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").touch()
+        (folder / "train.py").write_text(f"def main(arguments): print('{text}', *arguments)")
+    monkeypatch.setattr(ddlib, "__file__", str(tmp_path / "ddlib" / "__init__.py"))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "recipes"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert main(["train", "mine.yaml", "--steps", "2"]) == 0
+    assert capsys.readouterr().out == "ours mine.yaml --steps 2\n"
+    for name in ("recipes", "recipes.train"):
+        monkeypatch.delitem(sys.modules, name)

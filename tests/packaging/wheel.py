@@ -185,7 +185,10 @@ def smoke(python: Path, wheel: Path, folder: Path, lowest: bool) -> str:
     """A recipe goes the whole way from where it was laid."""
     install(python, wheel, "[recipes]", lowest)
     call(python, "-m", "recipes.owt", "mdlm", "--smoke", "--steps", "2", folder=folder / "mine", OMP_NUM_THREADS="1")
-    return "python -m recipes.owt mdlm --smoke --steps 2"
+    console = python.parent / "ddlib"
+    run = folder / "mine" / "runs" / "smoke" / "owt" / "mdlm"
+    call(console, "generate", run, "--samples", "1", "--steps", "2", folder=folder, OMP_NUM_THREADS="1")
+    return "python -m recipes.owt mdlm --smoke --steps 2, ddlib generate"
 
 
 def tried(wheel: Path, version: str, python: Path, folder: Path, lowest: bool, whole: bool) -> str:
