@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
 from difflib import get_close_matches
-from importlib.metadata import EntryPoint, packages_distributions, version
+from functools import lru_cache
+from importlib.metadata import Distribution, EntryPoint, packages_distributions, version
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -254,4 +255,10 @@ def _missing(kind: str, name: str, names: list[str]) -> str:
 
 
 def _package(point: EntryPoint) -> str:
-    return point.dist.name if point.dist else "an unknown package"
+    return _name(point.dist) if point.dist else "an unknown package"
+
+
+@lru_cache(maxsize=4096)
+def _name(package: Distribution) -> str:
+    # the name is parsed from a file at every access, and each use of a part asks for the packages of all entry points
+    return package.name
