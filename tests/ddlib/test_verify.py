@@ -61,7 +61,7 @@ FIFTY = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # beside other work on the machine it measures that too
 @pytest.mark.parametrize("process", FIFTY, ids=repr)
 def test_quick_is_under_five_seconds_for_fifty_words(process):
     """On a slower processor, or a shared one, the better of two takes less than four million sums of fifty numbers."""

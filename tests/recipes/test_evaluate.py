@@ -18,7 +18,18 @@ from recipes.console import make_console
 from recipes.data import examples, local, open_prepared, prepare
 from recipes.engine import train
 from recipes.engine.parallel import World, joined
-from recipes.evaluate import Estimate, Options, bounds, drawn_from, estimates, evaluate, main, result_path, samples
+from recipes.evaluate import (
+    Estimate,
+    Options,
+    bounds,
+    drawn_from,
+    estimates,
+    evaluate,
+    length_of,
+    main,
+    result_path,
+)
+from recipes.evaluation.samples import draw_samples
 from recipes.generation.sampling import Sampling
 from recipes.logging import METRICS, read_metrics
 from recipes.metrics import Terms, measure
@@ -40,7 +51,9 @@ def options(published):
 def measured(options, world=ALONE):
     saved = open_saved(options.run)
     data = open_prepared(saved.recipe.data.folder)
-    return bounds(saved, data, options, world, drawn_from(saved, options)), samples(saved, options, world)
+    limits = options.samples, length_of(saved, options), options.batch, options.seed
+    drawn = draw_samples(saved, options.sampling, *limits, world)
+    return bounds(saved, data, options, world, drawn_from(saved, options)), drawn
 
 
 def close(one, other):
