@@ -29,9 +29,8 @@ from ddlib.plugins.config import build
 from ddlib.samplers import sample
 from ddlib.samplers.likelihood import Likelihood, likelihood
 from ddlib.times import sample_times
-from ddlib.utils import moved
+from ddlib.utils import moved, renamed
 from ddlib.utils.random import KeyedGenerator
-from ddlib.utils.renamed import module_getattr
 from ddlib.utils.validation import debug
 from ddlib.vocabulary import check_vocabulary
 
@@ -94,17 +93,23 @@ if not TYPE_CHECKING:  # with __getattr__ a type checker would accept every name
             from ddlib.verification.verifier import verify
 
             return verify
-        if name.startswith("_"):  # tools that inspect the kind of the module
-            raise AttributeError(f"module 'ddlib' has no attribute {name!r}")
         if name == "mirrored":
             raise AttributeError(
                 "dd.mirrored was removed after 0.1.0, since mirror pairs gain nothing at equal rows (docs/signal.md): "
                 "pass its generator itself, and levels='balanced' for less noise"
             )
         if name == "word_logits":
-            return module_getattr(__name__, {name: "token_logits"})(name)
+            return renamed.module_getattr(__name__, {name: "token_logits"})(name)
         if f"ddlib.{name}" in moved.MOVED:
             return import_module(f"ddlib.{name}")
+        raise AttributeError(_unknown(name))
+
+    def _unknown(name: str, module: str = "ddlib") -> str:
+        """Return the message for an attribute that a module lacks: with suggestions, unless a tool asks for it."""
+        if name.startswith("_"):
+            return f"module {module!r} has no attribute {name!r}"
         from ddlib.plugins.suggestions import missing
 
-        raise AttributeError(missing(name))
+        return missing(name, module)
+
+    renamed.unknown = _unknown

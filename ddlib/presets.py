@@ -10,6 +10,7 @@ from ddlib.hierarchies.maps import parent_vectors
 from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord
 from ddlib.schedules import Linear, Schedule
 from ddlib.schedules.window import in_turn
+from ddlib.utils.renamed import module_getattr
 from ddlib.utils.validation import check_number, require
 
 
@@ -127,3 +128,6 @@ def hdlm_noisy(
     """
     tree = Tree(parents, xi=xi, speed=speed, learn_speeds=learn_speeds)
     return Noisy(tree, Linear(), p_uniform, counts if len(counts) else None)
+
+
+__getattr__ = module_getattr(__name__, {})

@@ -11,6 +11,7 @@ from ddlib.hierarchies.similarities import blosum62
 from ddlib.hierarchies.sparse_kernels import Banded, Sparse
 from ddlib.hierarchies.tree import Tree
 from ddlib.hierarchies.wordnet import wordnet_table
+from ddlib.utils.renamed import module_getattr
 
 __all__ = [
     "Banded",
@@ -35,3 +36,5 @@ __all__ = [
     "table_parents",
     "wordnet_table",
 ]
+
+__getattr__ = module_getattr(__name__, {})

@@ -189,7 +189,7 @@ def parent_map(parents: Any, xi: float = 1.0, *, name: str = "parents") -> Map:
         raise ValueError(f"{name} must be one cluster index per child: {error}") from None
     except (TypeError, RuntimeError) as error:
         raise TypeError(f"{name} must be integers, the cluster index of every child: {error}") from None
-    if vector.dtype in (torch.bool, torch.uint8) or vector.is_floating_point() or vector.is_complex():
+    if vector.dtype == torch.bool or vector.is_floating_point() or vector.is_complex():
         raise TypeError(f"{name} has dtype {vector.dtype}, must be integers: the cluster index of every child")
     vector = vector.detach().clone().to(torch.int64)
     nested = f"; did you mean {name}[0]?" if vector.ndim > 1 and len(vector) == 1 else ""

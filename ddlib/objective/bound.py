@@ -13,6 +13,7 @@ from ddlib.paces import Pace, Together
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization, cavity_logits, posterior_logits
 from ddlib.processes import ForwardProcess, beside
+from ddlib.processes.base import check_process
 from ddlib.times import TimeDensity
 from ddlib.times.draws import latest
 from ddlib.typing import Denoiser, Logits, PaddingMask, PerToken, Times, Tokens
@@ -148,6 +149,7 @@ def bound(
             or 0 inside (0, 1); unknown ``levels``; a pace that is none, or does not fit the length; a denoiser that
             does not take a time per position, or the clean sequence, where it is required.
     """
+    check_process(process, denoiser)
     process.check_inputs(x=x)
     check_padding(x, mask)
     able = Capabilities.of(denoiser)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess
+from ddlib.processes.base import check_process
 from ddlib.processes.integrand import dense_integrand
 from ddlib.typing import Logits, PerToken, Times, Tokens
 from ddlib.utils.validation import require
@@ -53,5 +54,6 @@ def nelbo(
         tensor([[0.0000, 3.2189, 3.2189]])
     """
     require(method in _METHODS, f"method is {method!r}, must be one of {', '.join(map(repr, _METHODS))}")
+    check_process(process)
     process.check_noised(x, z, t)
     return _METHODS[method](process, cavity_logits(process, logits, z, t, parameterization), x, z, t)

@@ -10,6 +10,7 @@ from torch import Tensor
 from ddlib.paces import Draw
 from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess, beside
+from ddlib.processes.base import check_process
 from ddlib.times import TimeDensity
 from ddlib.times.base import sound
 from ddlib.typing import Logits, PaddingMask, PerToken, Times, Tokens
@@ -168,6 +169,7 @@ def training_loss(
         TypeError, ValueError: as ``nelbo``; a bad weighting, mode, mask, edge weight, density, measure or reduction.
     """
     options = LossOptions(weighting, mode, edge_weights, parameterization)
+    check_process(process)
     options.check(process)
     t, density, measure = unpacked(t, density, measure)
     require(reduction in ("mean", "none"), f"reduction is {reduction!r}, must be 'mean' or 'none'")

@@ -5,5 +5,8 @@ from ddlib.paces.blocks import Blocks, LeftToRight
 from ddlib.paces.patches import Patches
 from ddlib.paces.ramp import Ramp
 from ddlib.paces.random_order import RandomOrder
+from ddlib.utils.renamed import module_getattr
 
 __all__ = ["Blocks", "Draw", "LeftToRight", "Pace", "Patches", "Ramp", "RandomOrder", "Together"]
+
+__getattr__ = module_getattr(__name__, {})

@@ -1,6 +1,7 @@
 """Suggestions for misspelled attributes of ``ddlib``."""
 
 import inspect
+import sys
 from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -11,15 +12,23 @@ from ddlib.plugins import registry
 
 ALIASES = {
     "absorbing": ("Masked",),
+    "antithetic": ("sample_times",),
+    "bd3lm": ("paces.Blocks",),
+    "blockdiffusion": ("paces.Blocks",),
+    "cfg": ("ClassifierFree",),
     "crossentropy": ("training_loss",),
     "d3pm": ("RateMatrix",),
     "elbo": ("bound", "nelbo"),
     "generate": ("sample",),
     "loglinear": ("Linear",),
+    "lowconfidence": ("Confidence",),
+    "lowdiscrepancy": ("sample_times",),
+    "maskgit": ("Confidence",),
     "md4": ("Masked",),
     "nll": ("bound", "nelbo"),
     "perplexity": ("Tally",),
     "ppl": ("Tally",),
+    "remdm": ("Remask",),
     "sedd": ("RateMatrix",),
     "smc": ("Particles",),
     "udlm": ("processes.Uniform",),
@@ -31,14 +40,14 @@ _MOST = 3
 """Largest number of suggestions."""
 
 
-def missing(name: str) -> str:
-    """Return the error message for the missing attribute ``name``, with suggestions.
+def missing(name: str, module: str = "ddlib") -> str:
+    """Return the error message for an attribute that a module lacks, with suggestions.
 
     Candidates are the public names of ddlib and of its packages, and the registered names.
     """
-    message = f"module 'ddlib' has no attribute {name!r}"
-    if find_spec(f"ddlib.{name}") is not None:
-        return f"{message} before it is imported: import ddlib.{name}"
+    message = f"module {module!r} has no attribute {name!r}"
+    if "__path__" in vars(sys.modules[module]) and find_spec(f"{module}.{name}") is not None:
+        return f"{message} before it is imported: import {module}.{name}"
     places: dict[str, list[str]] = {}
     for public, place in _places():
         places.setdefault(_plain(public), []).append(place)
@@ -48,7 +57,7 @@ def missing(name: str) -> str:
     ]
     near = near or [place for plain in _near(_plain(name), places) for place in places[plain]]
     listed = " or ".join(list(dict.fromkeys(near))[:_MOST])
-    return f"{message}; " + (f"did you mean {listed}?" if near else "dir(ddlib) lists what it has")
+    return f"{message}; " + (f"did you mean {listed}?" if near else f"dir({module}) lists what it has")
 
 
 def _places() -> Iterator[tuple[str, str]]:

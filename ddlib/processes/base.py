@@ -43,6 +43,13 @@ def unchanged(log_probs: Tensor) -> Tensor:
     return log_probs
 
 
+def check_process(process: object, other: object = None) -> None:
+    """Raise TypeError unless ``process`` is a process; ``other`` is the argument that it may be exchanged with."""
+    if not isinstance(process, ForwardProcess):
+        exchanged = "; process and denoiser are exchanged" if isinstance(other, ForwardProcess) else ""
+        raise TypeError(f"process is {process!r}, must be a ddlib.processes.ForwardProcess object{exchanged}")
+
+
 class ForwardProcess(Float64Module, Part):
     r"""A continuous-time Markov chain :math:`q_t(z|x)` that noises each position independently.
 

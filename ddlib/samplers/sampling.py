@@ -8,6 +8,7 @@ from torch import Tensor
 from ddlib.paces import Pace
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
+from ddlib.processes.base import check_process
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler
 from ddlib.samplers.runtime.logit_processors import LogitProcessors, Scheduled, Truncation
@@ -97,7 +98,10 @@ def sample(
             raise TypeError(f"{name} is {value!r}, must be a tensor or None")
     if not isinstance(sampler, Sampler):
         raise TypeError(f"sampler is {sampler!r}, must be a ddlib.samplers.Sampler object such as Ancestral()")
+    check_process(process, denoiser)
     sampler.check(process)
+    if not isinstance(shape, Sequence):
+        raise TypeError(f"shape is {shape!r}, must be (B, L): sequences, and tokens of each")
     require(len(shape) == 2, f"shape is {tuple(shape)}, must be (B, L)")
     for name, size in zip("BL", shape, strict=True):
         check_count(f"shape's {name}", size)
@@ -137,6 +141,8 @@ def sample(
 
 
 def _seeded(seeds: Sequence[int], generator: Generator, rows: int, device: torch.device) -> KeyedGenerator:
+    if not isinstance(seeds, Sequence):
+        raise TypeError(f"seeds is {seeds!r}, must hold one for each of the {rows} rows of shape")
     require(generator is None, f"seeds is {seeds!r} and generator is {generator!r}, must be one of them")
     require(len(seeds) == rows, f"seeds holds {len(seeds)}, must be {rows}, one for each row of shape")
     index = torch.tensor([check_count("seeds", seed, 0) for seed in seeds], device=device)

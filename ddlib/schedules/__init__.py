@@ -9,6 +9,7 @@ from ddlib.schedules.geometric import Geometric
 from ddlib.schedules.linear import Linear
 from ddlib.schedules.polynomial import Polynomial
 from ddlib.schedules.window import Window
+from ddlib.utils.renamed import module_getattr
 
 if TYPE_CHECKING:
     from ddlib.schedules.occupancies import Occupancies
@@ -27,5 +28,5 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     """Import the classes of formulas on first access, since they import sympy, which takes a while to load."""
     if name not in _LAZY:
-        raise AttributeError(f"module 'ddlib.schedules' has no attribute {name!r}")
+        return module_getattr(__name__, {})(name)
     return getattr(import_module(f"ddlib.schedules.{_LAZY[name]}"), name)

@@ -1,4 +1,4 @@
-"""Former names of attributes: each gives the renamed attribute and warns, for one release."""
+"""Attributes of modules and classes by former names, which warn for one release, and messages for unknown names."""
 
 import sys
 import warnings
@@ -11,6 +11,14 @@ __all__ = ["Renamed", "module_getattr"]
 def _warn(owner: str, former: str, present: str) -> None:
     message = f"{owner}.{former} is {owner}.{present} now; the former name goes with the next release"
     warnings.warn(message, DeprecationWarning, stacklevel=3)
+
+
+def _plain(name: str, module: str) -> str:
+    return f"module {module!r} has no attribute {name!r}"
+
+
+unknown: Callable[[str, str], str] = _plain
+"""Message for an attribute that a module lacks; ``ddlib`` sets one with suggestions, which need all of its packages."""
 
 
 class Renamed:
@@ -41,7 +49,7 @@ def module_getattr(module: str, former: Mapping[str, str]) -> Callable[[str], An
 
     def found(name: str) -> Any:
         if name not in former:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+            raise AttributeError(unknown(name, module))
         _warn(module, name, former[name])
         return getattr(sys.modules[module], former[name])
 

@@ -233,6 +233,12 @@ SAMPLER = r"""
     generate(steps=1.5) | TypeError | steps is 1.5.*int
     generate(steps=True) | TypeError | steps is True.*int
     generate(shape=(3,)) | ValueError | shape is \(3,\), must be \(B, L\)
+    generate(shape=30) | TypeError | shape is 30, must be \(B, L\)
+    generate(seeds=1) | TypeError | seeds is 1, must hold one for each of the 1 rows of shape
+    generate(scores, MASKED) | TypeError | process is <function.*must be a .*; process and denoiser are exchanged
+    dd.bound(scores, MASKED, X) | TypeError | must be a ddlib.processes.*; process and denoiser are exchanged
+    nelbo(process=scores) | TypeError | process is <function.*must be a ddlib.processes.ForwardProcess object$
+    loss(process="mdlm") | TypeError | process is 'mdlm', must be a ddlib.processes.ForwardProcess object$
     generate(shape=(0, 3)) | ValueError | shape's B is 0.*at least 1
     generate(temperature=-1.0) | ValueError | temperature is -1.0.*>= 0
     generate(temperature=NAN) | ValueError | temperature is nan.*>= 0

@@ -422,3 +422,11 @@ test_memberships_are_refused = refuses("""
     soft_memberships(CLUSTERS, torch.eye(4), most=0) | ValueError | most is 0
     soft_memberships(CLUSTERS, torch.eye(4)[:3]) | ValueError | embeddings has shape
 """)
+
+
+def test_clusters_stand_for_their_parents_and_fit_on_a_screen():
+    found = semantic_clusters(torch.randn(400, 8, generator=torch.Generator().manual_seed(0)), [20, 4])
+    assert repr(found) == "Clusters(400 tokens in 20, 4 clusters, metric='cosine')"
+    assert repr(dd.presets.hdlm_levels(found)) == repr(dd.presets.hdlm_levels(found.parents))
+    bytes_of = dd.presets.hdlm_levels([vector.to(torch.uint8) for vector in found.parents])
+    assert repr(bytes_of) == repr(dd.presets.hdlm_levels(found))

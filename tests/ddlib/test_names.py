@@ -57,6 +57,17 @@ def test_what_the_field_says_leads_to_something(word):
     assert len(meant) == len(ALIASES[word]) and all(eval(place) for place in meant)
 
 
+@pytest.mark.parametrize(
+    ("room", "name", "meant"),
+    [("samplers", "ReMDM", "dd.samplers.Remask"), ("times", "low_discrepancy", "dd.sample_times"),
+     ("schedules", "LogLinear", "dd.schedules.Linear"), ("presets", "hldm", "dd.presets.hdlm"),
+     ("paces", "BlockDiffusion", "dd.paces.Blocks")],
+)  # fmt: skip
+def test_packages_answer_as_the_top_does(room, name, meant):
+    with pytest.raises(AttributeError, match=rf"'ddlib\.{room}' has no attribute '{name}'; did you mean {meant}\?"):
+        getattr(getattr(dd, room), name)
+
+
 def test_modules_that_nothing_imported_yet_can_be_imported_from_ddlib(monkeypatch):
     from ddlib import testing
 

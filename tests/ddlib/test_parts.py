@@ -146,6 +146,8 @@ def build(values):
 test_a_refusal_says_where_what_and_the_rule = refuses(r"""
     build({"kind": "hdlm", "gama": 2}) | ValueError | process.gama: no such key; did you mean gamma?
     build({"kind": "hdlm", "zzz": 2}) | ValueError | process.zzz: no such key; hdlm has clusters, gamma, xi
+    build("hdml:gamma=2") | ValueError | process.kind: nothing in processes is called 'hdml', did you mean 'hdlm'
+    build("mdml:0.5") | ValueError | process.kind: nothing in processes is called 'mdml', did you mean 'mdlm'
     build({"kind": "hdml"}) | ValueError | process.kind: nothing in processes is called 'hdml', did you mean 'hdlm'
     build({"clusters": 3}) | ValueError | process.kind: is missing
     build("3") | ValueError | process.kind: nothing in processes is called '3'

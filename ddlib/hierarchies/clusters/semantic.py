@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -20,9 +20,9 @@ Bounds = tuple[int, int]
 Run = Callable[[Points, Tensor, Tensor], Fit]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Clusters:
-    """Result of ``semantic_clusters``; ``Tree(clusters.parents)`` is a hierarchy.
+    """Result of ``semantic_clusters``; it can stand for its parents, as in ``hdlm_levels(clusters)``.
 
     Tuples have one entry per level of clusters, finest first.
 
@@ -47,6 +47,13 @@ class Clusters:
     metric: str
     source: str
     fingerprint: str | None = None
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.parents)
+
+    def __repr__(self) -> str:
+        levels = ", ".join(str(len(one)) for one in self.centroids)
+        return f"Clusters({len(self.parents[0])} tokens in {levels} clusters, metric={self.metric!r})"
 
     @property
     def sizes(self) -> tuple[Tensor, ...]:

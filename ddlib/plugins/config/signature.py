@@ -19,6 +19,7 @@ RUN = "run"
 """Placeholder for an optional value that the run provides under the argument's name."""
 
 REQUIRED = inspect.Parameter.empty
+_DOTTED = re.compile(r"(?:[^\W\d]\w*(?:\.[^\W\d]\w*)*)?")
 _COMMA = re.compile(r",(?![^\[{(]*[\]})])")
 
 
@@ -83,7 +84,8 @@ def expand(group: str, text: str, run: Any = None) -> dict[str, Any]:
     """
     name, _, rest = text.partition(":")
     if not rest or not registry.knows(group, name):
-        return {"kind": text.removesuffix(":")}
+        # a path of a module, or a misspelled name whose arguments would hide which name is meant
+        return {"kind": text.removesuffix(":") if _DOTTED.fullmatch(rest) else name}
     pairs = [piece.partition("=") for piece in _COMMA.split(rest)]
     if all(key.strip().isidentifier() and sign for key, sign, _ in pairs):
         return {"kind": name} | {key.strip(): parse(value.strip()) for key, _, value in pairs}
