@@ -59,6 +59,13 @@ def _inline(text: str) -> Iterator[nodes.Node]:
         yield nodes.literal(text=part) if number % 2 else nodes.Text(part)
 
 
+def _keep_colon(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Put a line without a colon before the docstring of an attribute: napoleon takes what stands before a colon for a type."""
+    if what in ("attribute", "data", "property") and lines:
+        lines.insert(0, "\\ ")  # which renders as nothing
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("fields", Fields)
+    app.connect("autodoc-process-docstring", _keep_colon, priority=400)  # before napoleon, at 500
     return {"parallel_read_safe": True, "parallel_write_safe": True}
