@@ -60,7 +60,7 @@ def _inline(text: str) -> Iterator[nodes.Node]:
 
 
 def _keep_colon(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Put a line without a colon before the docstring of an attribute: napoleon takes what stands before a colon for a type."""
+    """Put a line without a colon first: napoleon takes what stands before a colon for the type of an attribute."""
     if what in ("attribute", "data", "property") and lines:
         lines.insert(0, "\\ ")  # which renders as nothing
 
