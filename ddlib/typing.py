@@ -36,6 +36,7 @@ AXES = {
     "D": "width of the backbone",
     "C": "width of its conditioning",
     "H": "attention heads",
+    "W": "length of the rows that packed sequences are laid out in",
     "half": "planes that rotary angles turn, half as many as channels",
 }
 """All axes in annotations of ddlib and ddlib_models. Within one call an axis has one size."""

@@ -13,9 +13,9 @@ from cases import unchecked
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("full", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-# `make test` tests a property on an eighth of its examples, `make test-slow` on half of them, `make test-all` on all;
+# `make test` tests a property on an eighth of its examples, `make test-slow` on a quarter of them, `make test-all` on all;
 # where it asks for a number of its own, by `examples` of cases.py
-for name, part in {"part": 8, "half": 2}.items():
+for name, part in {"part": 8, "quarter": 4}.items():
     whole = settings.get_profile("full")
     settings.register_profile(name, whole, max_examples=whole.max_examples // part)
 # `pytest --hypothesis-profile=explore` looks at other examples every time
@@ -43,7 +43,7 @@ def warned_of_anew(monkeypatch):
 
 
 def full(config):
-    return config.getoption("hypothesis_profile") not in (None, "part", "half")
+    return config.getoption("hypothesis_profile") not in (None, "part", "quarter")
 
 
 @pytest.fixture

@@ -56,11 +56,11 @@ class Rows:
     Dense attention over L tokens in sequences of at most W then has at most 2 L W + W² scores, and not L².
     """
 
-    index: Int[Tensor, "R W"]
+    index: Int[Tensor, "n W"]
     """Position in the pack of each place; 0 for an empty place."""
     place: Int[Tensor, " L"]
     """Place of each position of the pack, with the rows one behind the other."""
-    mask: Bool[Tensor, "R 1 W W"]
+    mask: Bool[Tensor, "n 1 W W"]
     """True where attention is allowed: within a sequence, and of empty places to empty places."""
 
     @classmethod
