@@ -46,7 +46,6 @@ $(VENV)/.stamp-dev: $(DEPS) tests/plugin_example/pyproject.toml | $(BIN)/python
 	@echo "installing ddlib[recipes,eval,dev] into $(VENV)"
 	@$(PIP) -e '.[recipes,eval,dev]'
 	@$(PIP) --no-deps torchtyping==0.1.5 # alone: it demands a typeguard that the others cannot have
-	@$(PIP) --no-deps molsets==0.3.1 # its dependencies of 2020 can no longer be built; only its data is read
 	@$(PIP) --no-deps -e tests/plugin_example
 	@touch $@
 

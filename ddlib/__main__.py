@@ -45,7 +45,10 @@ def table() -> str:
                 continue
             arguments = ", ".join(str(p).split(":")[0] for p in inspect.signature(cls).parameters.values())
             summary = (inspect.getdoc(cls) or "no description").splitlines()[0]
-            lines.append(f"  {name:<14} {point.value.split(':')[1]}({arguments})")
+            package = registry.origin(kind, name).package
+            lines.append(
+                f"  {name:<14} {point.value.split(':')[1]}({arguments})" + f"  [{package}]" * (package != "ddlib")
+            )
             lines.append(f"  {'':<14} {summary}")
     return "\n".join(lines)
 

@@ -90,7 +90,7 @@ def test_it_is_listed_and_the_off_switch_hides_it(monkeypatch):
     hidden = table()
     for name in NAMES.values():
         assert f"  {name} " in listed and f"  {name} " not in hidden
-    assert "broken" not in listed and "Ragged(hierarchy, punctuation, schedule, speed)" in listed
+    assert "broken" not in listed and "Ragged(hierarchy, punctuation, schedule, speed)  [ddlib-ragged]" in listed
 
 
 def test_ddlib_does_not_know_it():

@@ -73,7 +73,7 @@ class Data:
 class Optimizer:
     """AdamW, optionally with Muon, the learning rate over the steps, and the average of the weights."""
 
-    lr: float = field(metadata=FIRST)
+    lr: float = field(default=3e-4, metadata=FIRST)
     """Peak of the learning rate."""
     betas: tuple[float, float] = (0.9, 0.99)
     """Of Adam's averages of the gradient and of its square."""
@@ -209,8 +209,8 @@ class Recipe:
     """Which position is noised when, of ``ddlib.paces``: together, blocks:size=16, left_to_right, or one's own."""
     model: Values | str = field(metadata=FIRST)
     """The network, likewise; ``recipes.config.ModelContext`` is filled in."""
-    optimizer: Optimizer
     output: Output
+    optimizer: Optimizer = field(default_factory=Optimizer)
     loss: Loss = field(default_factory=Loss)
     hardware: Hardware = field(default_factory=Hardware)
     batch: int = field(metadata=FIRST)

@@ -438,6 +438,13 @@ def test_what_is_not_installed_is_named_also_without_a_version(tmp_path):
         read_recipe(tmp_path / "theirs.yaml")
 
 
+def test_a_file_without_an_optimizer_has_its_defaults(tmp_path):
+    values = yaml.safe_load(recipe_yaml(owt.recipes()["hdlm"][1]))
+    del values["optimizer"]
+    (tmp_path / "plain.yaml").write_text(yaml.safe_dump(values))
+    assert read_recipe(tmp_path / "plain.yaml").optimizer == Optimizer()
+
+
 def test_other_kinds_on_the_command_line():
     more = [
         "--process.schedule=polynomial:2",
