@@ -13,7 +13,7 @@ from cases import unchecked
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("full", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-# `make test` tests a property on an eighth of its examples, `make test-slow` on a quarter of them, `make test-all` on all;
+# `make test` tests a property on an eighth of its examples, `make test-slow` on a quarter, `make test-all` on all;
 # where it asks for a number of its own, by `examples` of cases.py
 for name, part in {"part": 8, "quarter": 4}.items():
     whole = settings.get_profile("full")
