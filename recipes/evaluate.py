@@ -155,7 +155,7 @@ def validation(
 
     None if training used other noise or times, more sequences, another text or another bound, or is unknown.
     """
-    if saved.recipe is None or length_of(saved, options) != saved.length:
+    if not saved.validated or length_of(saved, options) != saved.length:
         return None
     trained = saved.recipe.output
     count = min(trained.validate_sequences, len(data.validation))
