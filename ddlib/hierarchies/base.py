@@ -13,6 +13,7 @@ from torch.nn.functional import one_hot
 from ddlib.arguments import Part, check_extra_state, extra_state, load_checked, made_by
 from ddlib.hierarchies.kernels import Kernel
 from ddlib.hierarchies.maps import Map, chain
+from ddlib.hierarchies.names import NO_NAMES, Names
 from ddlib.typing import PerToken, StateMatrix, TokenProbs, Tokens
 from ddlib.utils.positive import PositiveParameter, check_positive
 from ddlib.utils.precision import Float64Module
@@ -70,6 +71,7 @@ class Hierarchy(Float64Module, Part):
     """Module that computes the speeds from its parameters if they are learned, else None."""
     fingerprint: str | None = None
     """Hash of the vocabulary this hierarchy was made for (``ddlib.vocabulary.fingerprint``), or None."""
+    _names = NO_NAMES
 
     @property
     def speeds(self) -> tuple[float, ...]:
@@ -79,6 +81,11 @@ class Hierarchy(Float64Module, Part):
             ValueError: a learned speed has become 0 or infinite.
         """
         return self._speeds if self.learned is None else tuple(self.learned().tolist())
+
+    @property
+    def names(self) -> Names:
+        """Names of the levels of clusters and of their members; empty if they have none."""
+        return self._names
 
     @property
     def depth(self) -> int:
