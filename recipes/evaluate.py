@@ -20,7 +20,6 @@ from typing import Annotated, Any
 import torch
 import tyro
 
-from ddlib import parts
 from ddlib.objective.bound import variance_caveat
 from ddlib.paces import Pace
 from ddlib.times import TimeDensity
@@ -39,6 +38,7 @@ from recipes.generation.sampling import Sampling, draw
 from recipes.metrics import Estimate, Terms, by_label, estimates
 from recipes.metrics.conditioned import takes_labels
 from recipes.model_io import WEIGHTS, LoadedModel, LoadOptions, Precision, held_out, measured_length, one_of
+from recipes.model_io.samplers import check_sampler
 
 RESULT = "evaluation.json"
 METHODS = {"stratified": "by neighbours in time, without what strata settle", "independent": "as of independent draws"}
@@ -100,7 +100,7 @@ class Options:
         at_least(0, seed=self.seed)
         check_times("times", self.times)
         if self.likelihood is not None:
-            parts.build("samplers", self.likelihood, place="likelihood")
+            check_sampler(self.likelihood, "likelihood")
         elif self.likelihood_steps is not None:
             raise ValueError(f"likelihood_steps={self.likelihood_steps}: of no likelihood, name an order by likelihood")
 

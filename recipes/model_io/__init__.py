@@ -7,6 +7,7 @@ from recipes.model_io.opening import one_of, open_saved
 from recipes.model_io.options import LoadOptions
 from recipes.model_io.publishing import publish
 from recipes.model_io.reading import held_out, measured_length
+from recipes.model_io.samplers import check_sampler, make_sampler
 
 __all__ = [
     "CLUSTERS",
@@ -20,7 +21,9 @@ __all__ = [
     "LoadedModel",
     "Precision",
     "called",
+    "check_sampler",
     "held_out",
+    "make_sampler",
     "measured_length",
     "one_of",
     "open_saved",

@@ -216,3 +216,22 @@ def test_the_network_and_its_mode_are_left_as_they_were(tmp_path, pictures):
     before = {name: value.clone() for name, value in network.state_dict().items()}
     publish(tmp_path / "mine", network, process, open_prepared(pictures.folder), model="test_publish:Dots")
     assert network.training and all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+
+
+def test_an_order_takes_the_shape_of_the_data_and_is_refused_where_there_is_none(tmp_path, pictures, capsys):
+    process = dd.presets.mdlm(6)
+    publish(tmp_path / "mine", trained(process), process, pictures)
+    order = "in_order:patches:[2,2]"
+    common = ["--samples", "1", "--steps", "16"]
+    generate.main(["--model", str(tmp_path / "mine"), "--sampler", order, *common, "--trajectory"])
+    assert "samples" not in capsys.readouterr().err
+    whole = ["--replicates", "1", "--scorer", "none", "--sequences", "4", "--out", str(tmp_path / "found.json")]
+    evaluate.main([str(tmp_path / "mine"), "--likelihood", order, *whole])
+    assert json.loads((tmp_path / "found.json").read_text())["likelihood"]["nats_per_token"]["value"] > 0
+    capsys.readouterr()
+    plain = prepare_ids(np.random.default_rng(0).integers(0, 6, (40, 16)), 8, 6, tmp_path / "plain")
+    publish(tmp_path / "flat", trained(process), process, plain)
+    with pytest.raises(SystemExit, match=r"sampler.pace.shape: the sequences of .*flat have no shape"):
+        generate.main(["--model", str(tmp_path / "flat"), "--sampler", order, *common])
+    with pytest.raises(SystemExit, match=r"sampler: pace is Together.*must be one whose positions move in turn"):
+        generate.main(["--model", str(tmp_path / "flat"), "--sampler", "in_order:together", *common])
