@@ -1,6 +1,11 @@
 """A network from one's own loop: published, then opened, sampled and measured by the recipes' commands."""
 
+import inspect
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -235,3 +240,53 @@ def test_an_order_takes_the_shape_of_the_data_and_is_refused_where_there_is_none
         generate.main(["--model", str(tmp_path / "flat"), "--sampler", order, *common])
     with pytest.raises(SystemExit, match=r"sampler: pace is Together.*must be one whose positions move in turn"):
         generate.main(["--model", str(tmp_path / "flat"), "--sampler", "in_order:together", *common])
+
+
+OWN_LOOP = """
+import numpy as np
+import torch
+
+import ddlib as dd
+from my_net import Dots
+from recipes.data import prepare_ids
+from recipes.model_io import publish
+
+rows = np.arange(60)[:, None] % 4 + np.arange(8) % 2
+prepare_ids(rows, 10, 5, "data/rows")
+process = dd.presets.hdlm([0, 0, 1, 1, 1], names=["low", "high"])
+network = Dots(process.num_states, 5, width=8)
+optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+for step in range(20):
+    x, t = torch.from_numpy(rows[:32]), dd.sample_times(32)
+    z = process.sample(x, t)
+    loss = dd.training_loss(process, network(z, t), x, z, t).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+publish("runs/mine", network, process, "data/rows", model={"kind": "my_net:Dots", "width": 8})
+"""
+
+
+@pytest.mark.slow
+def test_the_commands_take_what_a_script_published_and_a_run_continues_from_it(tmp_path):
+    source = inspect.getsource(Dots)
+    (tmp_path / "my_net.py").write_text(f"import torch\nfrom torch import nn\n\n\n{source}")
+    (tmp_path / "loop.py").write_text(OWN_LOOP)
+    paths = [str(tmp_path), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+
+    def run(*words):
+        done = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("loop.py")
+    shown = run("-m", "recipes.generate", "--model", "runs/mine", "--samples", "2", "--steps", "8", "--trajectory")
+    assert "‹low›" in shown or "‹high›" in shown
+    assert "nats per token" in run("-m", "recipes.evaluate", "runs/mine", "--replicates", "1", "--scorer", "none")
+    recipe = "runs/mine/weights/recipe.yaml"
+    more = ["--steps", "3", "--batch", "8", "--optimizer.lr", "0.001", "--output.folder", "runs/more"]
+    shown = run("-m", "recipes.train", recipe, *more, "--output.no-tensorboard", "--output.validate-sequences", "4")
+    assert "step 3/3" in shown and (tmp_path / "runs" / "more" / "weights" / "model.safetensors").is_file()
