@@ -137,5 +137,8 @@ def _check_output(model: nn.Module, network: nn.Module, process: dd.processes.Fo
         theirs = network.eval()(z.to(device), t.to(device)).cpu()
     finally:
         network.train(training)
-    if not torch.allclose(model.eval()(z, t), theirs, rtol=1e-3, atol=1e-3, equal_nan=True):
+    ours = model.eval()(z, t)
+    tolerance = 1e-3 if torch.finfo(ours.dtype).eps < 1e-6 else 5e-2  # another device rounds differently
+    scale = float(theirs.abs().max().nan_to_num()) + 1
+    if not torch.allclose(ours, theirs, rtol=0, atol=tolerance * scale, equal_nan=True):
         raise ValueError("model: its values give a network with other logits: an argument differs that has no weights")
