@@ -43,6 +43,9 @@ from recipes.data import open_prepared
 from recipes.embeddings import embeddings
 from recipes.embeddings.words import Words, read_words
 
+FEW = 100
+"""Largest number of tokens for which the plot names several tokens of a cluster."""
+
 
 def compare(words: Words, options: argparse.Namespace, console: Console) -> Clusters:
     """Report clusters made upwards, downwards if there are levels, and at random; return the requested ones."""
@@ -142,7 +145,8 @@ def write_plot(path: Path, words: Words, clusters: Clusters, options: argparse.N
     axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
     axes.set(title=f"{len(words.vectors)} words in {len(sizes)} clusters")
     axes.legend()
-    names = [name for (name,) in typical(words, clusters, 0, 1)]
+    most = 1 if len(words.vectors) > FEW else 6
+    names = [" ".join(found) for found in typical(words, clusters, 0, most)]
     with warnings.catch_warnings():
         # a multilingual vocabulary has scripts that the font lacks; they are drawn as boxes
         warnings.filterwarnings("ignore", r"Glyph .* missing from font")

@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 from ddlib.arguments import Part, check_extra_state, extra_state, load_checked, made_by
 from ddlib.hierarchies.kernels import Kernel
 from ddlib.hierarchies.maps import Map, chain
-from ddlib.hierarchies.names import NO_NAMES, Names
+from ddlib.hierarchies.names import Named
 from ddlib.typing import PerToken, StateMatrix, TokenProbs, Tokens
 from ddlib.utils.positive import PositiveParameter, check_positive
 from ddlib.utils.precision import Float64Module
@@ -23,7 +23,7 @@ from ddlib.utils.repr import digest
 from ddlib.utils.validation import check_count, require
 
 
-class Hierarchy(Float64Module, Part):
+class Hierarchy(Named, Float64Module, Part):
     r"""Levels :math:`L_0` (tokens), ..., :math:`L_n` (the mask), and a transition matrix for each edge between them.
 
     A subclass builds its maps and passes them to ``super().__init__``. States are numbered tokens first, then each
@@ -71,7 +71,6 @@ class Hierarchy(Float64Module, Part):
     """Module that computes the speeds from its parameters if they are learned, else None."""
     fingerprint: str | None = None
     """Hash of the vocabulary this hierarchy was made for (``ddlib.vocabulary.fingerprint``), or None."""
-    _names = NO_NAMES
 
     @property
     def speeds(self) -> tuple[float, ...]:
@@ -81,11 +80,6 @@ class Hierarchy(Float64Module, Part):
             ValueError: a learned speed has become 0 or infinite.
         """
         return self._speeds if self.learned is None else tuple(self.learned().tolist())
-
-    @property
-    def names(self) -> Names:
-        """Names of the levels of clusters and of their members; empty if they have none."""
-        return self._names
 
     @property
     def depth(self) -> int:

@@ -24,6 +24,17 @@ NO_NAMES = Names()
 """Names of a hierarchy without names."""
 
 
+class Named:
+    """Mixin of hierarchies whose clusters may have names."""
+
+    _names = NO_NAMES
+
+    @property
+    def names(self) -> Names:
+        """Names of the levels of clusters and of their members; empty if they have none."""
+        return self._names
+
+
 def checked_names(names: Any, sizes: tuple[int, ...]) -> Names:
     """Return the names that ``Tree`` takes, checked against the sizes of its levels of clusters.
 

@@ -106,6 +106,9 @@ def similar_words(source: str, data: Prepared | None, place: Path | None, consol
         f"similarity {len(similarity.matrix)} symbols in {rows.shape[1]} dimensions; {left_out:.1%} of its spectrum is "
         "negative and left out"
     )
+    # end and padding have no similarity: they are like each other and unlike all symbols
+    other = (rows == 0).all(1, keepdim=True)
+    rows = torch.cat([rows, other * rows.norm(dim=1)[~other[:, 0]].mean()], 1) if bool(other.any()) else rows
     vocab_size = tokenizer.get_vocab_size()
     counts = torch.ones(vocab_size, dtype=torch.int64) if data is None else stream(data).bincount(minlength=vocab_size)
     return Words(tokenizer, filled(rows, console), counts)

@@ -61,6 +61,7 @@ def test_amino_acids_of_like_chemistry_fall_together(tmp_path, proteins, capsys)
     for group in GROUPS:
         places = torch.tensor([AMINO_ACIDS.index(letter) for letter in group])
         assert len(own[places].unique()) == 1, group
+    assert torch.nonzero(own == own[20]).flatten().tolist() == [20, 21]  # end and padding
     shown = capsys.readouterr().out
     assert "20 symbols in 19 dimensions" in shown and "--data.length 12" in shown
     assert load_clusters(tmp_path / "clusters", proteins.fingerprint).tree().levels == (22, 8, 2, 1)
