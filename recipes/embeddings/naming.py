@@ -40,7 +40,8 @@ def cluster_names(
         for level in range(len(clusters.parents))
         for members in typical_words(vectors, clusters.words(level), alike, num=1)
     ]
-    names = [tokenizer.decode([word]).strip() for word in words]
+    # special tokens decode to nothing, and are named as in the vocabulary
+    names = [(tokenizer.decode([word]) or tokenizer.id_to_token(word) or "").strip() for word in words]
     readable = [name.isprintable() and bool(name.strip("\ufffd")) for name in names]
     if len(names) != len(numbers):  # a process that has further states
         return numbers
