@@ -32,7 +32,7 @@ from ddlib.parameterization.logits import output_layer
 from ddlib.processes import ForwardProcess
 from ddlib_models import DiT
 from recipes.config import Optimizer
-from recipes.embeddings.grouping import neighbourhoods
+from recipes.embeddings.neighbours import neighbourhoods
 from recipes.embeddings.starting import log_probs, state_vectors
 from recipes.engine.optimizer import Average, optimizers, rate, update
 

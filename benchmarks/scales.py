@@ -28,7 +28,8 @@ from benchmarks.table import DOCS, fill
 from ddlib.hierarchies import soft_memberships
 from recipes.config import Recipe, recipe_yaml
 from recipes.data import open_prepared
-from recipes.embeddings.grouping import clusters_for, neighbourhoods, stream
+from recipes.embeddings.grouping import clusters_for
+from recipes.embeddings.neighbours import neighbourhoods, stream
 from recipes.generation.sampling import Sampling, draw
 from recipes.model_io import open_saved
 

@@ -15,7 +15,7 @@ and expectations are on the page, written before the runs.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ from benchmarks.table import DOCS, fill
 from ddlib_models import DiT
 from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe, recipe_yaml
 from recipes.data import SymbolCorpus, open_prepared, prepare
-from recipes.embeddings.grouping import clusters_for, neighbourhoods, stream
+from recipes.embeddings.grouping import clusters_for
+from recipes.embeddings.neighbours import neighbourhoods, stream
 from recipes.engine.parallel import World
 from recipes.engine.setup import FromText, make_process
 from recipes.metrics import Terms
@@ -91,18 +92,17 @@ def neighbours(size: int, counts: Sequence[int]) -> list[list[int]]:
     ]
 
 
-@cache
-def molecules(folder: Path) -> tuple[dict[int, list[list[int]]], Values]:
-    """Return the trees of clusters of characters, and the kernels of their similarity."""
-    data, kind = open_prepared(folder), KINDS["molecules"]
-    found = {
+def clustered(folder: Path) -> dict[str, Any]:
+    """Return the trees of clusters of characters, by number of edges, and the blur by their similarity."""
+    data = open_prepared(folder)
+    trees = {
         edges: [level.tolist() for level in clusters_for(list(counts), data).parents]
-        for edges, counts in kind.trees.items()
+        for edges, counts in KINDS["molecules"].trees.items()
     }
     vectors = torch.nn.functional.normalize(neighbourhoods(stream(data), data.vocab_size).double(), dim=1)
     similarity = vectors @ vectors.T
     kernels = [(similarity / (t * similarity.std())).softmax(1).tolist() for t in TEMPERATURES]
-    return found, {"kind": "kernels", "kernels": kernels}
+    return {"trees": trees, "blur": {"kind": "kernels", "kernels": kernels}}
 
 
 def processes(work: Path, name: str) -> dict[str, Values]:
@@ -111,19 +111,20 @@ def processes(work: Path, name: str) -> dict[str, Values]:
     trees = {edges: neighbours(kind.size, counts) for edges, counts in kind.trees.items()}
     blur: Values = {"kind": "blur", "size": kind.size, "widths": list(kind.widths)}
     if not kind.widths:
-        trees, blur = molecules(work / "data" / name)
+        found = json.loads((work / f"{name}.json").read_text(encoding="utf-8"))
+        trees, blur = {int(edges): parents for edges, parents in found["trees"].items()}, found["blur"]
     order = torch.randperm(kind.size, generator=torch.Generator().manual_seed(0)).tolist()
-    found: dict[str, Values] = {
+    every: dict[str, Values] = {
         MASKS: {"kind": "mdlm"},
         "GIDD": {"kind": "gidd", "p_uniform": 0.1},
         "uniform": {"kind": "uniform", "schedule": "linear"},
     }
     for edges, parents in trees.items():
         for title, first in ((f"tree {edges}", parents[0]), (f"random tree {edges}", [parents[0][v] for v in order])):
-            found[title] = hierarchical({"kind": "tree", "parents": [first, *parents[1:]]})
-    found["blur"] = hierarchical(blur)
-    found["staged"] = {"kind": "staged", "parents": trees[2]}
-    return found
+            every[title] = hierarchical({"kind": "tree", "parents": [first, *parents[1:]]})
+    every["blur"] = hierarchical(blur)
+    every["staged"] = {"kind": "staged", "parents": trees[2]}
+    return every
 
 
 def hierarchical(hierarchy: Values) -> Values:
@@ -242,6 +243,8 @@ def main() -> None:
     if options.what == "prepare":
         for name in options.data:
             prepare(KINDS[name].corpus, work / "data" / name)
+            if not KINDS[name].widths and not (work / f"{name}.json").exists():
+                written(work / f"{name}.json", clustered(work / "data" / name))
     elif options.what == "train":
         missing = [one.recipe for one in runs(work, options.data, options.seed) if one[:3] not in known]
         shared(missing, options)

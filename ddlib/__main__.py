@@ -125,7 +125,8 @@ def _run_recipe(name: str, arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         print(f"ddlib {name}: {error}; run: pip install 'ddlib[recipes,eval]'", file=sys.stderr)
         return 2
-    module.main(arguments)
+    sys.argv[1:] = arguments  # harness hands them to lm_eval, which reads those of the process
+    module.main()
     return 0
 
 

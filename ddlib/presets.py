@@ -52,7 +52,9 @@ def genmd4(counts: Any, ratio: float = 4.0, learn_speeds: bool = True) -> PerWor
     return PerWord(Linear(), (ratio**place).tolist(), learn_speeds)
 
 
-def hdlm(parents: Any, gamma: float = 1.0, xi: float = 1.0, learn_speeds: bool = False) -> Hierarchical:
+def hdlm(
+    parents: Any, gamma: float = 1.0, xi: float = 1.0, learn_speeds: bool = False, names: Any = None
+) -> Hierarchical:
     """Hierarchical diffusion with one level of clusters: alpha = (1 - t)^gamma (Zhou et al., 2025).
 
     Args:
@@ -60,20 +62,27 @@ def hdlm(parents: Any, gamma: float = 1.0, xi: float = 1.0, learn_speeds: bool =
         gamma: speed of the tokens' jump; clusters jump at speed 1.
         xi: probability that a token jumps to its cluster rather than to another one.
         learn_speeds: whether the speeds are learned, with these initial values.
+        names: names of the clusters, as in ``Tree``.
     """
     levels = len(parent_vectors(parents))
     require(levels == 1, f"parents holds {levels} levels of clusters, hdlm has one; hdlm_levels has any")
-    return hdlm_levels(parents, xi=xi, speed=(gamma, 1.0), learn_speeds=learn_speeds)
+    return hdlm_levels(parents, xi=xi, speed=(gamma, 1.0), learn_speeds=learn_speeds, names=names)
 
 
 def hdlm_levels(
-    parents: Any, xi: float | Sequence[float] = 1.0, speed: Sequence[float] | None = None, learn_speeds: bool = False
+    parents: Any,
+    xi: float | Sequence[float] = 1.0,
+    speed: Sequence[float] | None = None,
+    learn_speeds: bool = False,
+    names: Any = None,
 ) -> Hierarchical:
     """Hierarchical diffusion with any number of levels under the linear schedule; arguments as in ``Tree``."""
-    return Hierarchical(Tree(parents, xi=xi, speed=speed, learn_speeds=learn_speeds), Linear())
+    return Hierarchical(Tree(parents, xi=xi, speed=speed, learn_speeds=learn_speeds, names=names), Linear())
 
 
-def staged(parents: Any, overlap: float = 0.0, schedule: Schedule | None = None, xi: float = 1.0) -> Hierarchical:
+def staged(
+    parents: Any, overlap: float = 0.0, schedule: Schedule | None = None, xi: float = 1.0, names: Any = None
+) -> Hierarchical:
     """Next scale in the strict sense: tokens become clusters in [0, 1/2], and clusters the mask in [1/2, 1].
 
     Two masked diffusions, one after the other: in generation every cluster is known before the first token.
@@ -84,6 +93,7 @@ def staged(parents: Any, overlap: float = 0.0, schedule: Schedule | None = None,
             both, which is ``hdlm`` with equal speeds.
         schedule: the schedule within each window, with exact ends; ``Linear()`` by default.
         xi: as in ``hdlm``.
+        names: as in ``hdlm``.
 
     Raises:
         TypeError, ValueError: as ``Tree`` and ``Window``; an overlap outside [0, 1].
@@ -96,15 +106,19 @@ def staged(parents: Any, overlap: float = 0.0, schedule: Schedule | None = None,
     """
     levels = len(parent_vectors(parents))
     require(levels == 1, f"parents holds {levels} levels of clusters, staged has one; staged_levels has any")
-    return staged_levels(parents, overlap, schedule, xi)
+    return staged_levels(parents, overlap, schedule, xi, names)
 
 
 def staged_levels(
-    parents: Any, overlap: float = 0.0, schedule: Schedule | None = None, xi: float | Sequence[float] = 1.0
+    parents: Any,
+    overlap: float = 0.0,
+    schedule: Schedule | None = None,
+    xi: float | Sequence[float] = 1.0,
+    names: Any = None,
 ) -> Hierarchical:
     """Next scale with any number of levels: edge i of n acts in [i/n, (i + 1)/n]; arguments as ``staged``, ``Tree``."""
     check_number("overlap", overlap, 0, 1, "in [0, 1]")
-    tree, inner = Tree(parents, xi=xi), Linear() if schedule is None else schedule
+    tree, inner = Tree(parents, xi=xi, names=names), Linear() if schedule is None else schedule
     return Hierarchical(tree, in_turn([inner] * tree.depth, overlap))
 
 
@@ -115,6 +129,7 @@ def hdlm_noisy(
     xi: float | Sequence[float] = 1.0,
     speed: Sequence[float] | None = None,
     learn_speeds: bool = False,
+    names: Any = None,
 ) -> Noisy:
     """Hierarchical diffusion as ``hdlm_levels``, with tokens or clusters that are resampled at random.
 
@@ -125,8 +140,9 @@ def hdlm_noisy(
         xi: as in ``Tree``.
         speed: as in ``Tree``.
         learn_speeds: as in ``Tree``.
+        names: as in ``Tree``.
     """
-    tree = Tree(parents, xi=xi, speed=speed, learn_speeds=learn_speeds)
+    tree = Tree(parents, xi=xi, speed=speed, learn_speeds=learn_speeds, names=names)
     return Noisy(tree, Linear(), p_uniform, counts if len(counts) else None)
 
 

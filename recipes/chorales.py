@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from recipes.config import Recipe
 from recipes.data import SymbolCorpus
 from recipes.data.sources.chorales import HIGHEST, LOWEST
-from recipes.data.sources.pitches import alphabet, pitch_classes_of
+from recipes.data.sources.pitches import HOLD, NAMES, REST, alphabet, pitch_classes_of
 from recipes.papers.symbols import FULL, SMOKE, Size, processes, run, setting
 
 
@@ -24,7 +24,8 @@ def recipes(size: Size = FULL) -> Mapping[str, tuple[str, Recipe]]:
     voices, length = ("soprano", 64) if size is SMOKE else ("four", 1024)
     corpus = SymbolCorpus(source={"kind": "chorales", "voices": voices}, held_out=40)
     recipe = setting("chorales", corpus, length, size, packed=True)
-    tree = {"kind": "tree", "parents": [pitch_classes_of(alphabet(LOWEST, HIGHEST))]}
+    names = {"pitch class": [*NAMES, HOLD, REST]}
+    tree = {"kind": "tree", "parents": [pitch_classes_of(alphabet(LOWEST, HIGHEST))], "names": names}
     by_class = {"kind": "hierarchical", "hierarchy": tree, "schedule": "linear"}
     return processes(recipe, {"pitch-classes": ("pitches, pitch classes, the mask", by_class)})
 

@@ -2,8 +2,9 @@
 
     python -m recipes.clusters --clusters 64 8 --data data/mine
 
-The tokens are those of the text that python -m recipes.prepare put into data/mine, and their embeddings come from its
-co-occurrences. Without --data text and tokens are those of the State of the Union addresses. --vectors takes
+The tokens are those of the data that python -m recipes.prepare put into data/mine, text or any other symbols, and their
+embeddings come from its co-occurrences. Without --data text and tokens are those of the State of the Union addresses.
+--similarity takes blosum62, or a .csv, .tsv or .npy file with the similarity of each pair of symbols. --vectors takes
 
     gpt2, org/name                      a model of the Hugging Face hub, by its name
     folder                              a model saved by save_pretrained; --tokenizer if it holds no tokenizer.json
@@ -21,83 +22,29 @@ import shlex
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 from matplotlib.transforms import Bbox
 from rich.console import Console
-from tokenizers import Tokenizer
-from torch import Tensor
 
 from ddlib.hierarchies import random_parents, save_clusters, semantic_clusters
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.plot import BLUE, GREY, ORANGE
 from ddlib.vocabulary import fingerprint
 from recipes.console import make_console, plain_errors
-from recipes.data import open_prepared, text
-from recipes.data.agreement import Vocabulary, check_same_tokens
-from recipes.embeddings import embeddings, grouping, vectors
+from recipes.data import open_prepared
+from recipes.embeddings import embeddings
+from recipes.embeddings.words import Words, read_words
 
-
-@dataclass(frozen=True)
-class Words:
-    """A vocabulary: its tokenizer, an embedding of each token, and the token counts of the text."""
-
-    tokenizer: Tokenizer
-    vectors: Float[Tensor, "V dim"]
-    counts: Int[Tensor, " V"]
-
-    def name(self, token: int) -> str:
-        """Return the token's text; for a line break a pilcrow; for unprintable characters their code."""
-        shown = self.tokenizer.decode([token]).strip() or "¶"
-        return shown if shown.isprintable() else repr(shown)[1:-1]
-
-
-def filled(vectors: Float[Tensor, "V dim"], console: Console) -> Float[Tensor, "V dim"]:
-    """Replace rows of zeros by the mean of the others, which has no direction of preference."""
-    present = (vectors != 0).any(1)
-    console.print(f"vectors    {int(present.sum())} of {len(vectors)} tokens have one, the rest get their mean")
-    if not present.any():
-        raise ValueError("vectors: no token of the vocabulary has one; is it the same language and tokenizer?")
-    return torch.where(present[:, None], vectors, vectors[present].mean(0))
-
-
-def read_words(options: argparse.Namespace, console: Console) -> Words:
-    """Read the vocabulary and the embeddings that the command line specifies."""
-    data, source = None if options.data is None else open_prepared(options.data), options.vectors
-    speeches = "" if data is not None else text.join(text.load_speeches(options.first_year))
-    tokenizer = Tokenizer.from_file(str(options.tokenizer)) if options.tokenizer else None
-    tokenizer = tokenizer if data is None else data.tokenizer
-    table: Tensor | None = None
-    if source is not None and not vectors.is_word_list(source):
-        table, own = vectors.model_vectors(source)
-        if tokenizer is not None and own is not None:
-            given = Vocabulary(str(options.tokenizer), tokenizer.get_vocab()) if data is None else data.vocabulary
-            vocabulary = own.get_vocab()
-            padding = None if data is None or data.pad_id in vocabulary.values() else data.pad_id
-            advice, size = "Take text, or --tokenizer, of that model", tokenizer.get_vocab_size()
-            model = Vocabulary(source, vocabulary)
-            check_same_tokens(f"--vectors {source}", given, model, advice, size=size, padding=padding)
-        tokenizer = tokenizer or own
-        if tokenizer is None:
-            raise ValueError(f"--vectors {source} has no tokenizer beside it: give --tokenizer tokenizer.json")
-    tokenizer = tokenizer or text.train_tokenizer(speeches, options.vocab_size)
-    stream = text.encode(tokenizer, speeches) if data is None else grouping.stream(data)
-    vocab_size = tokenizer.get_vocab_size()
-    if table is not None:
-        rows = vectors.first_rows(table, vocab_size)
-    elif source is not None:
-        rows = vectors.spelled_vectors(tokenizer, *vectors.word_vectors(Path(source)))
-    else:
-        rows = embeddings.word_embeddings(stream, vocab_size, min(options.dim, vocab_size - 1), seed=options.seed)
-    return Words(tokenizer, filled(rows, console), stream.bincount(minlength=vocab_size))
+FEW = 100
+"""Largest number of tokens for which the plot names several tokens of a cluster."""
 
 
 def compare(words: Words, options: argparse.Namespace, console: Console) -> Clusters:
@@ -198,7 +145,8 @@ def write_plot(path: Path, words: Words, clusters: Clusters, options: argparse.N
     axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
     axes.set(title=f"{len(words.vectors)} words in {len(sizes)} clusters")
     axes.legend()
-    names = [name for (name,) in typical(words, clusters, 0, 1)]
+    most = 1 if len(words.vectors) > FEW else 6
+    names = [" ".join(found) for found in typical(words, clusters, 0, most)]
     with warnings.catch_warnings():
         # a multilingual vocabulary has scripts that the font lacks; they are drawn as boxes
         warnings.filterwarnings("ignore", r"Glyph .* missing from font")
@@ -220,11 +168,15 @@ def main(arguments: Sequence[str] | None = None) -> Clusters:
         "--nested", choices=("up", "down"), default="up", help="direction of clustering to save, with several levels"
     )
     parser.add_argument("--restarts", type=int, default=4, help="number of seedings, of which the best is kept")
-    parser.add_argument(
+    where_from = parser.add_mutually_exclusive_group()
+    where_from.add_argument(
         "--vectors", help="file, folder or hub model whose embeddings to take (default: the text itself)"
     )
+    where_from.add_argument(
+        "--similarity", help="blosum62, or a .csv, .tsv or .npy file: similarity of each pair of symbols"
+    )
     words_from = parser.add_mutually_exclusive_group()
-    words_from.add_argument("--data", type=Path, help="folder of prepared text: its tokens and co-occurrences")
+    words_from.add_argument("--data", type=Path, help="folder of prepared data: its tokens and co-occurrences")
     words_from.add_argument("--tokenizer", type=Path, help="tokenizer.json (default: learned from the text)")
     parser.add_argument("--vocab-size", type=int, default=4096, help="size of the tokenizer learned from the text")
     parser.add_argument("--dim", type=int, default=64, help="width of the embeddings learned from the text")
@@ -252,10 +204,15 @@ def main(arguments: Sequence[str] | None = None) -> Clusters:
 def advice(options: argparse.Namespace) -> str:
     """Return the command that trains on the clusters."""
     recipe = "hdlm" if len(options.clusters) == 1 else "hdlm-levels"
+    prepared = open_prepared(options.data)
+    rows = ""
+    if not prepared.is_text:
+        most = int(prepared.train.lengths.max())
+        rows = f"--data.length {most} " + "--data.packed " * prepared.ragged
     data, out = (shlex.quote(str(place)) for place in (options.data, options.out / "clusters"))
     run = shlex.quote(str(Path("runs") / f"{options.data.resolve().name}-{options.out.resolve().name}"))
     return (
-        f"train with them: python -m recipes.owt {recipe} --smoke --data.folder {data} "
+        f"train with them: python -m recipes.owt {recipe} --smoke --data.folder {data} {rows}"
         f"--process.clusters {out} --output.folder {run}"
     )
 

@@ -19,7 +19,6 @@ from typing import Annotated, Any
 
 import tyro
 
-from ddlib import parts
 from ddlib.objective.bound import variance_caveat
 from ddlib.paces import Pace
 from ddlib.times import TimeDensity
@@ -38,6 +37,7 @@ from recipes.generation.sampling import Sampling
 from recipes.metrics import Estimate, Terms, by_label, estimates
 from recipes.metrics.conditioned import takes_labels
 from recipes.model_io import WEIGHTS, LoadedModel, LoadOptions, Precision, held_out, measured_length, one_of
+from recipes.model_io.samplers import check_sampler
 
 RESULT = "evaluation.json"
 METHODS = {"stratified": "by neighbours in time, without what strata settle", "independent": "as of independent draws"}
@@ -102,7 +102,7 @@ class Options:
         at_least(0, seed=self.seed)
         check_times("times", self.times)
         if self.likelihood is not None:
-            parts.build("samplers", self.likelihood, place="likelihood")
+            check_sampler(self.likelihood, "likelihood")
         elif self.likelihood_steps is not None:
             raise ValueError(f"likelihood_steps={self.likelihood_steps}: of no likelihood, name an order by likelihood")
 
@@ -157,7 +157,7 @@ def validation(
 
     None if training used other noise or times, more sequences, another text or another bound, or is unknown.
     """
-    if saved.recipe is None or length_of(saved, options) != saved.length:
+    if not saved.validated or length_of(saved, options) != saved.length:
         return None
     trained = saved.recipe.output
     count = min(trained.validate_sequences, len(data.validation))

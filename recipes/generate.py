@@ -26,7 +26,6 @@ from rich.console import Console
 from rich.text import Text as RichText
 from torch import Tensor
 
-from ddlib import parts
 from recipes.config import at_least, own_times
 from recipes.console import check_file, make_console, plain_errors, render
 from recipes.embeddings.naming import cluster_names
@@ -44,7 +43,7 @@ from recipes.generation.prompt import (
     together,
 )
 from recipes.generation.sampling import OnStep, Sampling, draw, protocol
-from recipes.model_io import LoadedModel, LoadOptions, Precision, one_of
+from recipes.model_io import LoadedModel, LoadOptions, Precision, make_sampler, one_of
 from recipes.visualization import Filmed, Text, write_page
 from recipes.visualization.saving import FILMS, SUFFIXES, check_samples, names_of, write_samples
 
@@ -188,7 +187,7 @@ def asked(saved: LoadedModel, options: Options, rows: Sequence[Row]) -> list[Sam
 def draw_all(saved: LoadedModel, options: Options, samples: Sequence[Sample], console: Console) -> None:
     """Draw the samples, in batches as large as possible."""
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer) if options.stream else []
-    sampler = parts.build("samplers", options.sampling.sampler)
+    sampler = make_sampler(saved, options.sampling.sampler)
     block = options.sampling.named(saved).block
     recorded = options.html is not None or (options.out is not None and options.out.suffix in FILMS)
     trace: list[tuple[float, Tensor]] = []
@@ -203,7 +202,7 @@ def draw_all(saved: LoadedModel, options: Options, samples: Sequence[Sample], co
             follow += [drafts] if options.stream else []
             on_step = partial(_tell, follow) if follow else None
             if recorded and filmed < FILMED:
-                film = Filmed(parts.build("samplers", options.sampling.sampler), FILMED - filmed, on_step)
+                film = Filmed(make_sampler(saved, options.sampling.sampler), FILMED - filmed, on_step)
                 on_step = film.on_step
             index = torch.tensor([one.number for one in mine], device=saved.process.device)
             lead = mine[0].row.lead

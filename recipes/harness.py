@@ -12,7 +12,6 @@ without padding; with ``conditional=True`` that of the completion alone, the con
 
 import hashlib
 import logging
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -291,11 +290,9 @@ if NAME not in model_registry:
     model_registry.register(NAME, target="recipes.harness:DiffusionLM")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     from lm_eval.__main__ import cli_evaluate
 
-    if arguments is not None:  # lm_eval reads those of the process
-        sys.argv[1:] = arguments
     cli_evaluate()
 
 

@@ -24,7 +24,9 @@ def recipes(size: Size = FULL) -> Mapping[str, tuple[str, Recipe]]:
     network = {"positions": "rope2d", "shape": "run", "num_classes": "run"}
     recipe = setting("mnist", corpus, side * side, size, network)
     groups = round(shades**0.5)
-    tree = {"kind": "tree", "parents": [[value * groups // shades for value in range(shades)]]}
+    parents = [value * groups // shades for value in range(shades)]
+    names = [f"{parents.index(group)}-{shades - 1 - parents[::-1].index(group)}" for group in range(groups)]
+    tree = {"kind": "tree", "parents": [parents], "names": {"group": names}}
     blur = {"kind": "blur", "size": shades, "widths": [shades / 64, shades / 16, shades / 4]}
     more = {
         "tree": (

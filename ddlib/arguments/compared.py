@@ -69,7 +69,8 @@ def _restored(value: Any, now: Any) -> Any:
         return rebuilt(now, value)
     if isinstance(value, list) and isinstance(now, tuple) and any(isinstance(item, Part) for item in now):
         return [_restored(a, b) for a, b in zip(value, now, strict=True)]
-    if isinstance(value, Mapping) and not isinstance(now, dict):
+    placeholder = isinstance(value, Mapping) and ("kind" in value or value.keys() == {"type"})
+    if placeholder and not isinstance(now, dict):
         raise TypeError(f"{value!r} is no plain value")
     if callable(now) and isinstance(value, str) and value == path_of(now):
         return now

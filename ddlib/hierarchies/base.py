@@ -13,6 +13,7 @@ from torch.nn.functional import one_hot
 from ddlib.arguments import Part, check_extra_state, extra_state, load_checked, made_by
 from ddlib.hierarchies.kernels import Kernel
 from ddlib.hierarchies.maps import Map, chain
+from ddlib.hierarchies.names import Named
 from ddlib.typing import PerToken, StateMatrix, TokenProbs, Tokens
 from ddlib.utils.positive import PositiveParameter, check_positive
 from ddlib.utils.precision import Float64Module
@@ -22,7 +23,7 @@ from ddlib.utils.repr import digest
 from ddlib.utils.validation import check_count, require
 
 
-class Hierarchy(Float64Module, Part):
+class Hierarchy(Named, Float64Module, Part):
     r"""Levels :math:`L_0` (tokens), ..., :math:`L_n` (the mask), and a transition matrix for each edge between them.
 
     A subclass builds its maps and passes them to ``super().__init__``. States are numbered tokens first, then each

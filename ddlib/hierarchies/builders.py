@@ -102,8 +102,8 @@ def csv_parents(
 ) -> tuple[list[Tensor], list[list[str]]]:
     """Build parents from a CSV file with a row ``token,parent`` per token; further columns are further levels.
 
-    Tokens are spelled as in ``vocabulary``. A first row ``token,parent...`` is a header, unless ``token`` is a token of
-    the vocabulary.
+    Tokens are spelled as in ``vocabulary``. A first row ``token,...`` is a header, unless ``token`` is a token of the
+    vocabulary; it may name the levels, such as ``token,charge,size`` (see ``read_csv``).
 
     Args:
         path: path of the file, UTF-8.
@@ -116,16 +116,36 @@ def csv_parents(
     Raises:
         ValueError: as ``table_parents``; a token that occurs twice.
     """
+    table, _ = read_csv(path, vocabulary)
+    return table_parents(table, vocabulary, other)
+
+
+def read_csv(path: str | Path, vocabulary: Mapping[str, int]) -> tuple[dict[str, list[str]], tuple[str, ...]]:
+    """Read the table of ``csv_parents``: the ancestors of each token, and the names of the levels from the header.
+
+    Args:
+        path: path of the file, UTF-8.
+        vocabulary: token -> id.
+
+    Returns:
+        The table for ``table_parents``; the names of the levels, () without a header or if one is called ``parent``.
+
+    Raises:
+        ValueError: a token that occurs twice.
+    """
     table: dict[str, list[str]] = {}
+    levels: tuple[str, ...] = ()
     with open(path, newline="", encoding="utf-8") as file:
         reader = csv.reader(file)
         for row in reader:
-            heading = reader.line_num == 1 and row[:2] == ["token", "parent"] and "token" not in vocabulary
-            if not row or heading:
+            if reader.line_num == 1 and row[:1] == ["token"] and "token" not in vocabulary:
+                levels = () if "parent" in row or len(set(row)) < len(row) else tuple(row[1:])
+                continue
+            if not row:
                 continue
             require(row[0] not in table, f"{path}, line {reader.line_num}: token {row[0]!r} occurs twice")
             table[row[0]] = row[1:]
-    return table_parents(table, vocabulary, other)
+    return table, levels
 
 
 def soft_memberships(

@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from ddlib.hierarchies.base import Hierarchy
 from ddlib.hierarchies.maps import Map, parent_map, parent_vectors, to_masks
+from ddlib.hierarchies.names import checked_names
 from ddlib.utils.validation import require
 
 
@@ -23,16 +24,21 @@ class Tree(Hierarchy):
         learn_speeds: whether the speeds are learned by ``speed_loss``, with ``speed`` as initial values; see
             ``PositiveParameter``.
         masks: number of masks K, as in ``Flat``.
+        names: names of the clusters for display: a list for each vector in ``parents``, the list alone for one vector,
+            or a mapping from the name of each level to its list. Default none.
 
     Raises:
-        TypeError: parents that are not integers, or in a mapping.
+        TypeError: parents that are not integers, or in a mapping; names that are not strings.
         ValueError: parents negative, not surjective, of the wrong length for their level, or not coarser than the
-            level below; xi outside (0, 1], below 1 with one cluster, or of the wrong number; bad speeds.
+            level below; xi outside (0, 1], below 1 with one cluster, or of the wrong number; bad speeds;
+            names of the wrong number, empty or not distinct within a level.
 
     Example:
         >>> tree = Tree([[0, 0, 1, 1, 2, 2], [0, 1, 1]], xi=[0.9, 1.0])
         >>> tree.levels, tree.num_states
         ((6, 3, 2, 1), 12)
+        >>> Tree([0, 0, 1, 1], names=["acidic", "basic"]).names.members
+        (('acidic', 'basic'),)
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class Tree(Hierarchy):
         fingerprint: str | None = None,
         learn_speeds: bool = False,
         masks: int = 1,
+        names: Any = None,
     ) -> None:
         vectors = parent_vectors(parents)
         require(len(vectors) > 0, "parents is empty, must hold one vector per edge; use Flat(vocab_size) for none")
@@ -65,6 +72,8 @@ class Tree(Hierarchy):
         maps.append(to_masks(maps[-1].num_parents, masks))
         super().__init__(maps, speed, learn_speeds)
         self.fingerprint = fingerprint
+        if (found := checked_names(names, self.levels[1:-1])).members:
+            self._names = found
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

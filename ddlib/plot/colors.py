@@ -9,6 +9,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
+from ddlib.hierarchies.names import NO_NAMES, Names
 from ddlib.processes import ForwardProcess
 from ddlib.typing import HasLevelWeights
 from ddlib.utils.validation import require
@@ -59,7 +60,7 @@ def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = Non
 
 
 def level_names(subject: ForwardProcess | Hierarchy) -> list[str]:
-    """Return the default names of the levels: word, cluster (or cluster 1, cluster 2, ...), mask.
+    """Return the names of the levels: word, cluster (or cluster 1, cluster 2, ..., or those of the tree), mask.
 
     Example:
         >>> import ddlib as dd
@@ -68,6 +69,8 @@ def level_names(subject: ForwardProcess | Hierarchy) -> list[str]:
     """
     above = len(subject.levels) - 1
     middle = ["cluster"] if above == 2 else [f"cluster {i}" for i in range(1, above)]
+    named = list(_names(subject).levels)
+    middle = named if len(named) == len(middle) else middle
     return ["word", *middle, *["mask" if subject.levels[-1] == 1 else "no word"] * (above > 0)]
 
 
@@ -90,8 +93,8 @@ def state_names(subject: ForwardProcess | Hierarchy, members: Sequence[Sequence[
     Args:
         subject: a process or a hierarchy.
         members: names of the tokens, then of the clusters of each level; levels may be omitted at the end. Default
-            names are w0, w1, ... for tokens; c0, c1, ... for the first level of clusters, cc0, ... for the second;
-            mask.
+            names are w0, w1, ... for tokens; those of the tree for clusters, or c0, c1, ... for the first level of
+            clusters, cc0, ... for the second; mask.
 
     Raises:
         ValueError: too many levels, or a number of names that differs from the size of the level.
@@ -103,9 +106,18 @@ def state_names(subject: ForwardProcess | Hierarchy, members: Sequence[Sequence[
         f"members has {len(given)} entries, must have at most {len(sizes)}: the words, then each level above them",
     )
     result: list[str] = []
+    own = ((), *_names(subject).members)
     for level, size in enumerate(sizes):
         default = ["mask"] if level and size == 1 else [f"{'c' * level or 'w'}{i}" for i in range(size)]
+        if level < len(own) and len(own[level]) == size:
+            default = list(own[level])
         names = list(given[level]) if level < len(given) else default
         require(len(names) == size, f"members[{level}] has {len(names)} names, level {level} has {size} members")
         result += names
     return result
+
+
+def _names(subject: ForwardProcess | Hierarchy) -> Names:
+    """Return the names of the hierarchy; those of none are empty."""
+    hierarchy = subject if isinstance(subject, Hierarchy) else subject.hierarchy
+    return NO_NAMES if hierarchy is None else hierarchy.names

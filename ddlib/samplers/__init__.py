@@ -11,6 +11,7 @@ from ddlib.samplers.correctors.gibbs import Gibbs
 from ddlib.samplers.correctors.self_correction import SelfCorrection
 from ddlib.samplers.entropy_bounded import EntropyBounded
 from ddlib.samplers.first_hitting import FirstHitting
+from ddlib.samplers.in_order import InOrder
 from ddlib.samplers.left_to_right import LeftToRight
 from ddlib.samplers.ordered import OrderedSampler
 from ddlib.samplers.overshoot import Overshoot
@@ -36,6 +37,7 @@ __all__ = [
     "FirstHitting",
     "ForwardBackward",
     "Gibbs",
+    "InOrder",
     "LeftToRight",
     "OrderedSampler",
     "Overshoot",

@@ -91,6 +91,10 @@ class OrderedSampler(Sampler):
         """Draw the noise that is added to the scores before positions are sorted; 0 by default."""
         return torch.zeros(z.shape, dtype=torch.float64, device=z.device)
 
+    def priority(self, z: Tokens) -> Float64[Tensor, "B L"]:
+        """Return scores of the positions themselves, which are added before positions are sorted; 0 by default."""
+        return torch.zeros(z.shape, dtype=torch.float64, device=z.device)
+
     def choose(
         self,
         score: Float64[Tensor, "B L"],
@@ -106,7 +110,7 @@ class OrderedSampler(Sampler):
                 by position.
             level: (B, L), 0 at tokens and at the prompt.
             steps: number of remaining steps, this one included; at least an even split of the edges over them descends.
-            noise: (B, L), added to the scores for sorting.
+            noise: (B, L), noise and priority, added to the scores for sorting.
             least: (B, 1) minimal number of positions, in place of an even split.
 
         Returns:
@@ -137,6 +141,7 @@ class OrderedSampler(Sampler):
         """Choose the positions that descend in step ``k`` and their levels; used for sampling and for likelihoods."""
         z, steps, level = state.z, run.steps - k, levels(run, state.z)
         noise = self.noise(run, z)  # drawn at all positions, so that a sequence's noise does not depend on its states
+        noise = noise + self.priority(z)
         score, chosen = torch.zeros_like(noise), level > 0
         least = self.num_to_unmask(run, k, level.sum(-1, keepdim=True)) if steps > 1 else None
         options = {} if least is None else {"least": least}

@@ -1,6 +1,6 @@
 """Configuration of a run as plain values: in Python, on disk, on the command line."""
 
-from recipes.config.files import differences, numbers, plugins, read_loss, read_recipe, recipe_yaml
+from recipes.config.files import differences, numbers, plugins, read_loss, read_recipe, recipe_of, recipe_yaml
 from recipes.config.loss import Loss
 from recipes.config.paces import at_once, fitting, make_pace, own_times
 from recipes.config.recipe import Data, Hardware, Optimizer, Output, Recipe
@@ -30,6 +30,7 @@ __all__ = [
     "plugins",
     "read_loss",
     "read_recipe",
+    "recipe_of",
     "recipe_yaml",
     "time_density",
 ]

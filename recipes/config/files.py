@@ -57,12 +57,25 @@ def read_recipe(path: Path) -> Recipe:
     if not isinstance(values, dict):
         raise ValueError(f"{path} holds {values!r}, must hold the keys of a recipe")
     _check_plugins(path, values.pop(PLUGINS, None) or {})
+    return recipe_of(values, str(path))
+
+
+def recipe_of(values: dict[str, Any], place: str = "recipe") -> Recipe:
+    """Return the recipe of plain values, as in a file.
+
+    Args:
+        values: the keys of a recipe.
+        place: name of the values for messages.
+
+    Raises:
+        ValueError: as ``read_recipe``.
+    """
     try:
         return TypeAdapter(Recipe).validate_python(_modern(values))
     except ValidationError as error:
-        raise ValueError(f"{path}: " + "; ".join(dict.fromkeys(map(_explain, error.errors())))) from error
+        raise ValueError(f"{place}: " + "; ".join(dict.fromkeys(map(_explain, error.errors())))) from error
     except ValueError as error:  # of check_removed
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{place}: {error}") from error
 
 
 def numbers(recipe: Recipe) -> dict[str, Any]:

@@ -50,6 +50,10 @@ class RunContext(ABC):
         ``x.csv``, with a row ``token,parent`` per token.
         """
 
+    def names(self) -> dict[str, list[str]] | list[list[str]]:
+        """Return the names of those clusters, in the format of ``Tree``: from a CSV file, else none."""
+        return []
+
 
 class ModelContext:
     """Values available when a run builds its network: the process and the run context.

@@ -4,6 +4,8 @@ PPMI + SVD (Levy & Goldberg 2014, "Neural word embedding as implicit matrix fact
 the network's embeddings of clusters from the centroids.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -15,6 +17,9 @@ from torch import Tensor
 from ddlib.hierarchies.clusters import Clusters
 from ddlib_models import DiT
 
+Pairs = tuple[int, Int[np.ndarray, " n"], Int[np.ndarray, " n"]]
+"""A distance, and the tokens of each pair at this distance: the first ones and the second ones."""
+
 
 def cooccurrences(tokens: Int[Tensor, " N"], vocab_size: int, reach: int) -> csr_array:
     """Count how often two tokens stand at most ``reach`` apart, weighted by distance: sparse (V, V), symmetric.
@@ -22,11 +27,23 @@ def cooccurrences(tokens: Int[Tensor, " N"], vocab_size: int, reach: int) -> csr
     A pair at distance d counts (reach + 1 - d) / reach, the expectation of word2vec over random window sizes.
     """
     stream = tokens.numpy()
+    pairs = ((distance, stream[:-distance], stream[distance:]) for distance in range(1, reach + 1))
+    return counts_of_pairs(pairs, vocab_size, reach)
+
+
+def counts_of_pairs(pairs: Iterable[Pairs], vocab_size: int, reach: int) -> csr_array:
+    """Count pairs of tokens, weighted by distance as in ``cooccurrences``: sparse (V, V), symmetric.
+
+    Args:
+        pairs: for each distance the first and the second tokens.
+        vocab_size: vocabulary size V.
+        reach: maximum distance of a neighbour to either side.
+    """
     size = (vocab_size, vocab_size)
     ahead = csr_array(size)
-    for distance in range(1, reach + 1):
-        weight = np.full(len(stream) - distance, (reach + 1 - distance) / reach, dtype=np.float32)
-        ahead = ahead + csr_array((weight, (stream[:-distance], stream[distance:])), shape=size)
+    for distance, first, second in pairs:
+        weight = np.full(len(first), (reach + 1 - distance) / reach, dtype=np.float32)
+        ahead = ahead + csr_array((weight, (first, second)), shape=size)
     return csr_array(ahead + ahead.T)
 
 
@@ -54,7 +71,19 @@ def word_embeddings(
         raise ValueError(f"tokens: {len(tokens)} of them cannot have neighbours up to {reach} apart; give more text")
     if not 0 < dim < vocab_size:
         raise ValueError(f"dim={dim}: must lie between 1 and vocab_size-1={vocab_size - 1}")
-    counts = cooccurrences(tokens, vocab_size, reach).tocoo()
+    return ppmi_vectors(cooccurrences(tokens, vocab_size, reach), dim, smoothing, seed)
+
+
+def ppmi_vectors(counted: csr_array, dim: int, smoothing: float = 0.75, seed: int = 0) -> Float[Tensor, "V dim"]:
+    """Return the vectors of ``word_embeddings`` for given numbers of co-occurrences (V, V).
+
+    Raises:
+        ValueError: ``dim`` is not below the vocabulary.
+    """
+    vocab_size = counted.shape[0]
+    if not 0 < dim < vocab_size:
+        raise ValueError(f"dim={dim}: must lie between 1 and vocab_size-1={vocab_size - 1}")
+    counts = counted.tocoo()
     word = np.asarray(counts.sum(axis=1)).ravel()
     context = word**smoothing / (word**smoothing).sum()
     row, column = counts.coords

@@ -4,19 +4,17 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ddlib.hierarchies import csv_parents, load_clusters, save_clusters, semantic_clusters
+from ddlib.hierarchies import load_clusters, save_clusters, semantic_clusters, table_parents
+from ddlib.hierarchies.builders import read_csv
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.hierarchies.clusters.semantic import embeddings_hash
+from ddlib.hierarchies.names import NO_NAMES, Names
 from recipes.data import Prepared
-from recipes.embeddings.embeddings import word_embeddings
-
-TEXT = 20_000_000
-"""Number of tokens whose neighbourhoods are counted."""
+from recipes.embeddings.neighbours import unit_vectors
 
 
 def clusters_for(wanted: int | list[int] | str, data: Prepared) -> Clusters:
@@ -32,12 +30,12 @@ def clusters_for(wanted: int | list[int] | str, data: Prepared) -> Clusters:
     """
     path = _path(wanted, data)
     if not clusters_there(wanted, data):
-        parents = _listed(wanted, data) if _is_list(wanted) else None  # raises before vectors are made
-        vectors = neighbourhoods(stream(data), data.vocab_size)
-        if parents is None:
+        listed = _listed(wanted, data) if _is_list(wanted) else None  # raises before vectors are made
+        vectors = unit_vectors(data)
+        if listed is None:
             found = semantic_clusters(vectors, wanted, nested="up", fingerprint=data.fingerprint)
         else:
-            found = given_clusters(vectors, parents, data.fingerprint)
+            found = given_clusters(vectors, listed[0], data.fingerprint, listed[1])
         save_clusters(path, found)
     elif isinstance(wanted, str) and not Path(f"{path}.json").exists():
         raise FileNotFoundError(
@@ -53,13 +51,19 @@ def clusters_there(wanted: int | list[int] | str, data: Prepared) -> bool:
     return not made or Path(f"{_path(wanted, data)}.json").exists()
 
 
-def given_clusters(vectors: Float[Tensor, "V dim"], parents: Sequence[Int[Tensor, " n"]], fingerprint: str) -> Clusters:
+def given_clusters(
+    vectors: Float[Tensor, "V dim"],
+    parents: Sequence[Int[Tensor, " n"]],
+    fingerprint: str,
+    names: Names = NO_NAMES,
+) -> Clusters:
     """Complete given clusters with their centroids among unit vectors of the tokens, by angle.
 
     Args:
         vectors: (V, dim) unit vectors.
         parents: in the format of ``Tree``.
         fingerprint: fingerprint of the vocabulary.
+        names: names of the clusters and of their levels.
     """
     centroids, coherence, objective, words = [], [], [], torch.arange(len(vectors))
     for level in parents:
@@ -71,7 +75,7 @@ def given_clusters(vectors: Float[Tensor, "V dim"], parents: Sequence[Int[Tensor
         objective.append(float((1 - (vectors * centroids[-1][words]).sum(1)).sum()))
     return Clusters(
         tuple(parents), tuple(centroids), tuple(coherence), tuple(objective), (0,) * len(parents), "cosine",
-        embeddings_hash(vectors), fingerprint,
+        embeddings_hash(vectors), fingerprint, names,
     )  # fmt: skip
 
 
@@ -80,32 +84,19 @@ def _is_list(wanted: int | list[int] | str) -> bool:
     return isinstance(wanted, str) and wanted.lower().endswith(".csv")
 
 
-def _listed(wanted: int | list[int] | str, data: Prepared) -> list[Int[Tensor, " n"]]:
-    """Read the parents in a CSV file."""
-    return csv_parents(str(wanted), data.tokenizer.get_vocab())[0]
+def _listed(wanted: int | list[int] | str, data: Prepared) -> tuple[list[Int[Tensor, " n"]], Names]:
+    """Read the parents in a CSV file, and the names of clusters and levels."""
+    vocabulary = data.tokenizer.get_vocab()
+    table, levels = read_csv(str(wanted), vocabulary)
+    parents, names = table_parents(table, vocabulary)
+    levels = levels if len(levels) == len(parents) else ()
+    return parents, Names(levels, tuple(map(tuple, names)))
 
 
 def _path(wanted: int | list[int] | str, data: Prepared) -> Path:
     if _is_list(wanted):  # stored beside the data as other clusters are, until the file changes
-        return data.folder / f"clusters-csv-{hashlib.sha256(Path(str(wanted)).read_bytes()).hexdigest()[:12]}"
+        return data.folder / f"clusters-named-{hashlib.sha256(Path(str(wanted)).read_bytes()).hexdigest()[:12]}"
     if isinstance(wanted, str):
         return Path(wanted)
     counts = [wanted] if isinstance(wanted, int) else wanted
     return data.folder / "clusters-{}".format("-".join(map(str, counts)))
-
-
-def neighbourhoods(text: Int[Tensor, " N"], vocab_size: int, dim: int = 64) -> Float[Tensor, "V dim"]:
-    """Return unit vectors of the tokens by their neighbours; tokens that do not occur are drawn at random."""
-    vectors = word_embeddings(text, vocab_size, min(dim, vocab_size - 1), reach=1)
-    absent = vectors.square().sum(1) == 0
-    vectors[absent] = torch.nn.functional.normalize(
-        torch.randn(int(absent.sum()), vectors.shape[1], generator=torch.Generator().manual_seed(0))
-    )
-    return vectors
-
-
-def stream(data: Prepared) -> Int[Tensor, " N"]:
-    """Return the training text, or a regular sample of its documents: about ``TEXT`` tokens."""
-    step = -(-int(data.train.lengths.sum()) // TEXT)
-    chosen = [data.train[index] for index in range(0, len(data.train), step)]
-    return torch.from_numpy(np.concatenate(chosen).astype(np.int64))

@@ -12,10 +12,11 @@ from recipes.embeddings.embeddings import typical_words
 def cluster_names(
     process: dd.processes.ForwardProcess, model: nn.Module, clusters: Clusters | None, tokenizer: Tokenizer
 ) -> list[str]:
-    """Return a name for every state between tokens and the mask: a typical token, if the run made clusters.
+    """Return a name for every state between tokens and the mask: that of the tree, else a typical token, else a number.
 
-    It is the token whose embedding in the network is nearest to the cluster's mean. A cluster whose token is not
-    readable has its number as name, c17, and so have all clusters of a network without such a table.
+    Names of the tree are those in a recipe or in a CSV file. The typical token of a cluster that the run made is the
+    one whose embedding in the network is nearest to the cluster's mean. A cluster whose token is not readable has its
+    number as name, c17, and so have all clusters of a network without such a table.
 
     Args:
         process: determines the number of clusters.
@@ -24,6 +25,9 @@ def cluster_names(
         tokenizer: decodes the tokens.
     """
     numbers = [f"c{n}" for n in range(sum(process.levels[1:-1]))]
+    if process.hierarchy is not None and (members := process.hierarchy.names.members):
+        given = [name for level in members for name in level]
+        return given if len(given) == len(numbers) else numbers
     weight = getattr(getattr(model, "embedding", None), "weight", None)
     if clusters is None or not isinstance(weight, Tensor):
         return numbers
@@ -36,7 +40,8 @@ def cluster_names(
         for level in range(len(clusters.parents))
         for members in typical_words(vectors, clusters.words(level), alike, num=1)
     ]
-    names = [tokenizer.decode([word]).strip() for word in words]
+    # special tokens decode to nothing, and are named as in the vocabulary
+    names = [(tokenizer.decode([word]) or tokenizer.id_to_token(word) or "").strip() for word in words]
     readable = [name.isprintable() and bool(name.strip("\ufffd")) for name in names]
     if len(names) != len(numbers):  # a process that has further states
         return numbers

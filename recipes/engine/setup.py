@@ -24,7 +24,8 @@ from recipes.config import ModelContext, Recipe, RunContext, fitting, numbers, o
 from recipes.data import Prepared
 from recipes.data.agreement import Vocabulary, check_same_tokens, prepare_with
 from recipes.data.tokens import load_tokenizer
-from recipes.embeddings.grouping import clusters_for, clusters_there, neighbourhoods, stream
+from recipes.embeddings.grouping import clusters_for, clusters_there
+from recipes.embeddings.neighbours import neighbourhoods, stream
 from recipes.embeddings.starting import log_probs, state_vectors
 from recipes.engine.model_protocols import ClusterHead, Packs, Starts, able, served
 from recipes.engine.parallel import World
@@ -77,6 +78,9 @@ class FromText(RunContext):
             raise ValueError(f"clusters={clusters!r}: the parts of a process share theirs, another has {self._asked!r}")
         self._asked, self.clusters = clusters, found
         return list(found.parents)
+
+    def names(self) -> dict[str, list[str]] | list[list[str]]:
+        return super().names() if self.clusters is None else self.clusters.names.plain()
 
     @cached_property
     def _counts(self) -> Int[Tensor, " V"]:

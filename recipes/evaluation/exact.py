@@ -4,14 +4,13 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from ddlib import parts
 from ddlib.samplers import Sampler
 from ddlib.samplers.likelihood import check_likelihood
 from recipes.data import Batch, Prepared
 from recipes.engine.parallel import World
 from recipes.engine.validation import over
 from recipes.metrics import Estimate, Terms, in_units, read
-from recipes.model_io import LoadedModel
+from recipes.model_io import LoadedModel, make_sampler
 
 
 def reader(saved: LoadedModel, name: str) -> Sampler:
@@ -20,7 +19,7 @@ def reader(saved: LoadedModel, name: str) -> Sampler:
     Raises:
         ValueError: no such sampler; or it defines no exact likelihood, with the reason.
     """
-    order = parts.build("samplers", name, place="likelihood")
+    order = make_sampler(saved, name, "likelihood")
     try:
         check_likelihood(saved.process, order)
     except (TypeError, ValueError) as error:

@@ -13,7 +13,7 @@ from recipes.engine.parallel import World
 from recipes.evaluation.generative import NONE
 from recipes.generation.prompt import drawn_length, row, stacked, together
 from recipes.generation.sampling import Sampling, draw, protocol
-from recipes.model_io import LoadedModel
+from recipes.model_io import LoadedModel, make_sampler
 
 
 def draw_samples(
@@ -36,7 +36,7 @@ def draw_samples(
     own = range(count)[world.rank :: world.size]
     rows = [drawn_length(saved, start, seed, number) if saved.draws_lengths else start for number in own]
     drawn = dict[int, list[int]]()
-    for group in together(saved, rows, pace.block, parts.build("samplers", sampling.sampler), batch):
+    for group in together(saved, rows, pace.block, make_sampler(saved, sampling.sampler), batch):
         states, longest, lengths = stacked(saved, [rows[place] for place in group])
         index = torch.tensor([own[place] for place in group], device=world.device)
         words = draw(saved, sampling, seed, index, longest, states, lengths=lengths, lead=start.lead)

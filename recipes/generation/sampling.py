@@ -10,7 +10,6 @@ from jaxtyping import Int
 from torch import Tensor
 
 import ddlib as dd
-from ddlib import parts
 from ddlib.guidance import ClassifierFree
 from ddlib.paces import Pace
 from ddlib.samplers import Ending, EndOfText, Settled
@@ -19,7 +18,7 @@ from ddlib.typing import Denoiser
 from recipes.config import at_least, fitting, make_pace, own_times
 from recipes.engine.model_protocols import served
 from recipes.metrics.conditioned import labelled
-from recipes.model_io import LoadedModel, padded
+from recipes.model_io import LoadedModel, check_sampler, make_sampler, padded
 
 NOISE = 2**62
 """Number of the step whose noise samples use; passes over a corpus have small ones."""
@@ -81,7 +80,7 @@ class Sampling:
         at_least(0, guidance=self.guidance)
         if self.label is None and self.guidance != 1:
             raise ValueError(f"guidance={self.guidance}: guides towards a label, give one by label")
-        parts.build("samplers", self.sampler, place="sampler")
+        check_sampler(self.sampler)
         if self.pace is not None:
             make_pace(self.pace)
 
@@ -119,12 +118,12 @@ class Sampling:
         """Return the pace after checking a sequence length and the sampler.
 
         Raises:
-            ValueError: as in ``order``; a sampler that does not support the pace.
+            ValueError: as in ``order`` and ``make_sampler``; a sampler that does not support the pace.
         """
-        pace = self.order(saved, length)
+        pace, sampler = self.order(saved, length), make_sampler(saved, self.sampler)
         if pace.block is not None or own_times(pace, length):
             try:
-                check_paced(pace, parts.build("samplers", self.sampler))
+                check_paced(pace, sampler)
             except TypeError as error:
                 raise ValueError(f"sampler={self.sampler!r}: {error}") from error
         return pace
@@ -217,7 +216,7 @@ def draw(
         saved.process,
         denoiser,
         (len(index), length - lead),
-        parts.build("samplers", sampling.sampler) if sampler is None else sampler,
+        make_sampler(saved, sampling.sampler) if sampler is None else sampler,
         sampling.steps,
         None if prompt is None else prompt.to(index.device),
         infill=prompt is not None and bool((prompt >= saved.process.vocab_size).any()),

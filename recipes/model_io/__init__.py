@@ -1,11 +1,13 @@
-"""Loading of trained models: published runs and third-party denoisers."""
+"""Loading of trained models, published runs and third-party denoisers, and publication of one's own."""
 
 from recipes.model_io.base import LoadedModel, Precision
 from recipes.model_io.calling import called, padded
 from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SPEEDS, SYMBOLS, TOKENIZER, WEIGHTS
 from recipes.model_io.opening import one_of, open_saved
 from recipes.model_io.options import LoadOptions
+from recipes.model_io.publishing import publish
 from recipes.model_io.reading import held_out, measured_length
+from recipes.model_io.samplers import check_sampler, make_sampler
 
 __all__ = [
     "CLUSTERS",
@@ -19,9 +21,12 @@ __all__ = [
     "LoadedModel",
     "Precision",
     "called",
+    "check_sampler",
     "held_out",
+    "make_sampler",
     "measured_length",
     "one_of",
     "open_saved",
     "padded",
+    "publish",
 ]

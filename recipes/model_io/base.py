@@ -81,6 +81,11 @@ class LoadedModel:
         return None if self.recipe is None else self.recipe.optimizer.ema or None
 
     @property
+    def validated(self) -> bool:
+        """True if a run of the recipe trained it, and so measured its bound; a published network starts the recipe."""
+        return self.recipe is not None and self.recipe.start != str(self.recipe.output.folder)
+
+    @property
     def draws_lengths(self) -> bool:
         """True for sequences of different lengths without an end: a sample needs a length."""
         return self.rows == "exact" and self.layout is not None and self.layout.fixed is None

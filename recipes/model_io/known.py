@@ -48,6 +48,9 @@ class Published(RunContext):
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
         return list(load_clusters(self._folder / CLUSTERS, self.fingerprint()).parents)
 
+    def names(self) -> dict[str, list[str]] | list[list[str]]:
+        return super().names() if (found := self.saved_clusters()) is None else found.names.plain()
+
     def saved_clusters(self) -> Clusters | None:
         """Clusters of the process, if it has any."""
         there = (self._folder / f"{CLUSTERS}.json").exists()

@@ -129,7 +129,7 @@ def test_values_hold_arguments_as_they_were_given():
     speed[0], parents[0] = 7.0, 3
     assert dd.values(tree) == {
         "kind": "tree", "parents": WORDS, "xi": 0.9, "speed": [2.0, 1.0], "vocab_size": None, "fingerprint": None,
-        "learn_speeds": False, "masks": 1,
+        "learn_speeds": False, "masks": 1, "names": None,
     }  # fmt: skip
     assert dd.values(Hierarchical(tree, Linear()))["hierarchy"] == dd.values(tree)
     assert dd.values(dd.presets.hdlm(WORDS, gamma=2.0))["kind"] == "hierarchical"

@@ -270,3 +270,25 @@ def test_maps_take_any_integers_and_keep_the_precision_of_laws():
 def test_the_ends_of_the_ranges_are_taken():
     tree = Tree([[0, 0, 1]], speed=[1e-3, 1e3], fingerprint="abc")
     assert tree.speeds == (1e-3, 1e3) and tree.fingerprint == "abc"
+
+
+def test_names_of_a_tree_are_shown_kept_and_checked():
+    parents = [[0, 0, 1, 1, 2], [0, 1, 1]]
+    tree = Tree(parents, names={"charge": ["+", "-", "0"], "size": ["big", "small"]})
+    assert tree.names.plain() == {"charge": ["+", "-", "0"], "size": ["big", "small"]}
+    assert dd.build("hierarchies", dd.values(tree)).names == tree.names
+    assert dd.plot.level_names(tree) == ["word", "charge", "size", "mask"]
+    assert dd.plot.state_names(tree)[5:] == ["+", "-", "0", "big", "small", "mask"]
+    flat = dd.presets.hdlm(parents[0], names=["a", "b", "c"])
+    assert flat.hierarchy.names == ((), (("a", "b", "c"),)) and dd.plot.level_names(flat)[1] == "cluster"
+    assert Tree(parents).names.members == () and Tree(parents, names=[]).names.plain() == []
+    Tree(parents).load_state_dict(tree.state_dict())  # names change no number
+    for names, error, message in (
+        (["a", "b", "c"], ValueError, "names has 1 levels, must have 2"),
+        ([["a", "b"], ["c", "d"]], ValueError, r"names\[0\] has 2 names, must have 3"),
+        ([["a", "b", "b"], ["c", "d"]], ValueError, r"names\[0\] has \['b'\], which is empty or occurs twice"),
+        ([[0, 1, 2], ["c", "d"]], TypeError, r"names\[0\] is \[0, 1, 2\], must be a list of strings"),
+        ("abc", TypeError, "names is 'abc', must be lists of strings"),
+    ):
+        with pytest.raises(error, match=message):
+            Tree(parents, names=names)

@@ -243,8 +243,8 @@ def test_what_a_module_has_made_already_is_taken_as_a_copy(module):
 
 def test_a_key_of_what_is_filled_in_stands_in_its_place():
     keys = parts.keys("processes", "hdlm", Known)
-    assert list(keys) == ["clusters", "gamma", "xi", "learn_speeds"] and keys["clusters"].filled == "parents"
-    assert list(parts.keys("processes", "hdlm")) == ["parents", "gamma", "xi", "learn_speeds"]
+    assert list(keys) == ["clusters", "gamma", "xi", "learn_speeds", "names"] and keys["clusters"].filled == "parents"
+    assert list(parts.keys("processes", "hdlm")) == ["parents", "gamma", "xi", "learn_speeds", "names"]
     given = {"kind": "hdlm", "parents": PARENTS[0]}
     assert parts.build("processes", given, Strange()).num_states == 10
     with pytest.raises(ValueError, match="clusters: no such key"):

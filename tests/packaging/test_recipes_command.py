@@ -71,7 +71,8 @@ def test_a_copy_runs_from_its_folder(tmp_path):
     assert done.stdout.endswith("changed here\n")
 
 
-def test_a_recipe_is_a_command(capsys):
+def test_a_recipe_is_a_command(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["ddlib"])
     with pytest.raises(SystemExit) as end:
         main(["plot", "--help"])
     assert end.value.code == 0 and "python -m recipes.plot" in capsys.readouterr().out
@@ -91,9 +92,10 @@ def test_a_wheel_runs_its_own_recipes(tmp_path, monkeypatch, capsys):
     for folder, text in ((inside, "ours"), (beside, "theirs")):
         folder.mkdir(parents=True)
         (folder / "__init__.py").touch()
-        (folder / "train.py").write_text(f"def main(arguments): print('{text}', *arguments)")
+        (folder / "train.py").write_text(f"import sys\ndef main(): print('{text}', *sys.argv[1:])")
     monkeypatch.setattr(ddlib, "__file__", str(tmp_path / "ddlib" / "__init__.py"))
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "argv", ["ddlib"])
     for name in [name for name in sys.modules if name.partition(".")[0] == "recipes"]:
         monkeypatch.delitem(sys.modules, name)
     assert main(["train", "mine.yaml", "--steps", "2"]) == 0

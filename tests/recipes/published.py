@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 
 from ddlib.hierarchies import save_clusters, semantic_clusters
-from recipes.config import Data, Loss, ModelContext, Optimizer, Output, Recipe, recipe_yaml
+from recipes.config import Data, Loss, ModelContext, Optimizer, Output, Recipe
 from recipes.data import Prepared, local, prepare
-from recipes.engine.export import known_files, save_network
 from recipes.engine.parallel import World
 from recipes.engine.setup import FromText, make_model, make_process
-from recipes.model_io import RECIPE, TOKENIZER, WEIGHTS
+from recipes.model_io import WEIGHTS
+from recipes.model_io.writing import Record, write_model
 
 LENGTH = 24
 SENTENCES = (
@@ -61,6 +61,6 @@ def publish_tiny(folder: Path, process: dict | None = None, packed: bool = False
     with torch.no_grad():
         for parameter in model.parameters():  # a fresh one knows nothing: its head and gates are zero
             parameter.add_(0.3 * torch.randn_like(parameter))
-    files = {RECIPE: recipe_yaml(recipe), TOKENIZER: data.tokenizer.to_str()} | known_files(known)
-    save_network(model, recipe.output.folder / WEIGHTS, files, {"title": "tiny", "about": "Of random weights."})
+    record = Record(recipe=recipe, tokenizer=data.tokenizer, clusters=known.clusters, counts=known.counted)
+    write_model(model, recipe.output.folder / WEIGHTS, record, "tiny", "Of random weights.")
     return Published(recipe.output.folder, data)

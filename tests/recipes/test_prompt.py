@@ -21,7 +21,7 @@ PROCESSES = {
     "tree": dd.presets.hdlm([0, 0, 1, 1, 2, 2, 2], xi=0.9),
     "uniform": dd.processes.Uniform(WORDS, dd.schedules.Linear()),
 }
-MADE_OF_PARTS = ("corrected", "particles")
+MADE_OF_PARTS = ("corrected", "in_order", "particles")
 SAMPLERS = [name for name in dd.registry.own("samplers") if name not in MADE_OF_PARTS]
 
 

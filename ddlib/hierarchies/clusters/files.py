@@ -3,10 +3,12 @@
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from ddlib.hierarchies.clusters.semantic import Clusters, embeddings_hash
+from ddlib.hierarchies.names import checked_names
 from ddlib.utils.validation import require
 
 _FORMAT = "ddlib clusters 1"
@@ -30,7 +32,7 @@ def save_clusters(path: str | Path, clusters: Clusters) -> None:
     )
     named = {"parents": clusters.parents, "centroids": clusters.centroids, "coherence": clusters.coherence}
     data = save({f"{name}.{i}": v.contiguous() for name, levels in named.items() for i, v in enumerate(levels)})
-    facts = {
+    facts: dict[str, Any] = {
         "format": _FORMAT,
         "tokenizer": clusters.fingerprint,
         "embeddings": clusters.source,
@@ -42,6 +44,8 @@ def save_clusters(path: str | Path, clusters: Clusters) -> None:
         "iterations": clusters.iterations,
         "sizes": [sizes.tolist() for sizes in clusters.sizes],
     }
+    if clusters.names.members:  # a key that files without names lack
+        facts["names"] = clusters.names.plain()
     tensors, described = _files(path)
     tensors.write_bytes(data)
     described.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
@@ -89,6 +93,7 @@ def load_clusters(path: str | Path, fingerprint: str, embeddings: Tensor | None 
         metric=facts["metric"],
         source=facts["embeddings"],
         fingerprint=facts["tokenizer"],
+        names=checked_names(facts.get("names"), tuple(facts["num_clusters"])),
     )
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int64
 from torch import Generator, Tensor
 
 from ddlib.hierarchies.clusters.kmeans import Fit, Points, fit
+from ddlib.hierarchies.names import NO_NAMES, Names
 from ddlib.hierarchies.tree import Tree
 from ddlib.utils.validation import check_count, check_number, require
 
@@ -37,6 +38,7 @@ class Clusters:
         metric: "cosine" or "euclidean".
         source: SHA-256 of the embeddings, as hex.
         fingerprint: fingerprint of the vocabulary (``ddlib.vocabulary.fingerprint``), or None.
+        names: names of the clusters and of their levels; empty if they have none.
     """
 
     parents: tuple[Tensor, ...]
@@ -47,6 +49,7 @@ class Clusters:
     metric: str
     source: str
     fingerprint: str | None = None
+    names: Names = NO_NAMES
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self.parents)
@@ -66,7 +69,7 @@ class Clusters:
 
     def tree(self, xi: float | Sequence[float] = 1.0, speed: Sequence[float] | None = None) -> Tree:
         """Return the hierarchy, with the fingerprint of its vocabulary."""
-        return Tree(self.parents, xi, speed, fingerprint=self.fingerprint)
+        return Tree(self.parents, xi, speed, fingerprint=self.fingerprint, names=self.names.plain())
 
 
 def semantic_clusters(

@@ -1,0 +1,91 @@
+"""Sampling in the order of a pace: from left to right, by blocks, or by rectangles of pixels."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from ddlib.paces import LeftToRight, Pace
+from ddlib.paces.sequential import InTurn
+from ddlib.samplers.base import SamplingContext, State
+from ddlib.samplers.confidence import Confidence
+from ddlib.samplers.ordered import OrderedSampler
+from ddlib.typing import Tokens
+from ddlib.utils.validation import require
+
+
+class InOrder(OrderedSampler):
+    """Descent in the order in which the positions of a pace move, one edge at a time.
+
+    ``Patches((28, 28), (7, 7))`` draws a picture rectangle by rectangle, each in raster order; ``LeftToRight()`` gives
+    the order of the sampler of that name. The network is one for ``Together``, as for all ordered samplers: only the
+    order is that of the pace. With as many steps as edges a sequence is drawn by the chain rule; with fewer steps the
+    remaining edges of a row are split evenly over the remaining steps. The likelihood in this order is exact,
+    ``ddlib.likelihood``.
+
+    A new order is a new pace, a subclass of ``ddlib.paces.sequential.InTurn`` with ``turns``.
+
+    Args:
+        pace: pace whose groups of positions move in turn, in an order without chance.
+        score: order of the positions within a group: None for that of the pace; or a score of ``Confidence``.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
+
+    Raises:
+        TypeError: a pace whose positions do not move in turn; when sampling, a process without levels.
+        ValueError: a pace with a random order; another score; when sampling, sequences that do not fit the pace.
+
+    Example:
+        >>> import ddlib as dd
+        >>> dd.samplers.InOrder(dd.paces.Patches((2, 4), (2, 2))).ranks(8)
+        tensor([0, 1, 4, 5, 2, 3, 6, 7])
+    """
+
+    def __init__(self, pace: Pace, score: str | None = None, force_transition: bool = False) -> None:
+        if not isinstance(pace, InTurn):
+            raise TypeError(
+                f"pace is {pace!r}, must be one whose positions move in turn, such as LeftToRight or Patches"
+            )
+        require(not pace.random, f"pace is {pace!r}, must have an order without chance")
+        self.pace, self.score = pace, score
+        self._inside = None if score is None else Confidence(score)
+        super().__init__(force_transition)
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(LeftToRight()), cls(LeftToRight(), "margin")]
+
+    @property
+    def uses_predictions(self) -> bool:
+        return self._inside is not None
+
+    def ranks(self, length: int) -> Int64[Tensor, "L"]:
+        """Return the rank of each position in the order, a permutation of 0..L-1.
+
+        Raises:
+            ValueError: sequences that do not fit the pace.
+        """
+        self.pace.parts(length)
+        return self.pace.turns(torch.zeros(1, length, dtype=torch.float64))[0].round().to(torch.int64)
+
+    def init(self, run: SamplingContext) -> State:
+        """Draw the state at t = 1, after a check of the length."""
+        self.ranks(run.free.shape[1])
+        return super().init(run)
+
+    def priority(self, z: Tokens) -> Float64[Tensor, "B L"]:
+        ranks = self.ranks(z.shape[1])
+        if self._inside is not None:  # groups one after the other; scores differ by less than _APART
+            ranks = _APART * (ranks // self.pace.size)
+        return -ranks.to(z.device, torch.float64).expand(z.shape)
+
+    def confidence(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
+        return super().confidence(law) if self._inside is None else self._inside.confidence(law)
+
+    def select(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+        return torch.zeros_like(level, dtype=torch.bool)
+
+
+_APART = 1000
+"""Distance between the scores of two groups: above the entropy, in nats, of any distribution over tokens."""

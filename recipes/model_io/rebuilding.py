@@ -1,0 +1,144 @@
+"""Plain values of a process and a network from one's own loop, checked by building both from them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+import ddlib as dd
+from ddlib import parts
+from ddlib.arguments.names import kind_of
+from ddlib_models import Pretrained
+from recipes.config import ModelContext, Recipe, RunContext
+from recipes.data import Layout
+
+LISTED = 5
+"""Number of differences that an error message lists."""
+
+
+@dataclass(frozen=True)
+class Given(RunContext):
+    """Run context in which all values of the parts are given, so that nothing is computed from data."""
+
+    tokenizer: Tokenizer
+    layout: Layout | None
+
+    def vocab_size(self) -> int:
+        return self.tokenizer.get_vocab_size()
+
+    def vocabulary(self) -> dict[str, int]:
+        return self.tokenizer.get_vocab()
+
+    def fingerprint(self) -> str:
+        return dd.vocabulary.fingerprint(self.vocabulary())
+
+    def classes(self) -> tuple[str, ...]:
+        return () if self.layout is None else self.layout.classes
+
+    def shape(self) -> list[int]:
+        return super().shape() if self.layout is None or not self.layout.shape else list(self.layout.shape)
+
+    def counts(self) -> Int[Tensor, " V"]:
+        raise ValueError("is not known here, must be a value of the part")
+
+    def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
+        raise ValueError("is not known here, must be a value of the part")
+
+
+def process_values(process: Any) -> dict[str, Any]:
+    """Return the plain values of a process that another program can build."""
+    try:
+        found = dd.values(process)
+    except TypeError as error:
+        raise TypeError(f"process: cannot be built from a file: {error}") from error
+    for place, kind in _kinds(found, "process"):
+        if kind.startswith("__main__:"):
+            raise TypeError(f"{place} is {kind}: no other program can import it, put it into a module of its own")
+    return found
+
+
+def _kinds(values: Any, place: str) -> list[tuple[str, str]]:
+    """Return the kinds of a part and of the parts inside it, with their places."""
+    if isinstance(values, list):
+        return [one for i, value in enumerate(values) for one in _kinds(value, f"{place}[{i}]")]
+    if not isinstance(values, dict):
+        return []
+    own = [(f"{place}.kind", str(values["kind"]))] if "kind" in values else []
+    return own + [one for name, value in values.items() for one in _kinds(value, f"{place}.{name}")]
+
+
+def model_values(network: Any, model: Mapping[str, Any] | str | None) -> dict[str, Any] | str:
+    """Return the values that the network is built from."""
+    if not isinstance(network, nn.Module):
+        raise TypeError(f"network is {network!r}, must be a torch.nn.Module")
+    if model is None and not isinstance(network, Pretrained):
+        raise TypeError(
+            f"network: {type(network).__name__} does not record the arguments that it was built from, as a "
+            "ddlib_models.Pretrained does. Give them: model={'kind': 'package.module:"
+            f"{type(network).__name__}', ...}}; of a wrapper, such as a compiled network, give the network inside"
+        )
+    values: dict[str, Any] | str = (
+        {"kind": kind_of(type(network)), **network.saved_arguments()} if model is None
+        else model if isinstance(model, str) else dict(model)
+    )  # fmt: skip
+    kind = values if isinstance(values, str) else str(values.get("kind"))
+    if kind.startswith("__main__:") or "<locals>" in kind:
+        raise TypeError(f"model.kind is {kind}: no other program can import it, put it into a module of its own")
+    return values
+
+
+@torch.no_grad()
+def rebuilt(recipe: Recipe, process: dd.processes.ForwardProcess, network: nn.Module, known: Given) -> nn.Module:
+    """Return the network as it will be loaded: built from the values of the recipe, with the weights of ``network``.
+
+    Raises:
+        ValueError: the values give another process or another network.
+    """
+    built = parts.build("processes", recipe.process, known, "process")
+    if repr(built) != repr(process):
+        raise ValueError(f"process: its plain values give {built!r}, must give {process!r}")
+    for name in ("vocab_size", "num_states"):
+        if getattr(network, name, getattr(process, name)) != getattr(process, name):
+            raise ValueError(
+                f"network has {name}={getattr(network, name)}, the process {getattr(process, name)}: they must be equal"
+            )
+    model = parts.build("backbones", recipe.network, ModelContext(known, built), "model")
+    if type(model) is not type(network):
+        raise ValueError(
+            f"model: its values give {type(model).__name__}, network is {type(network).__name__}: of a wrapper, such "
+            "as a compiled network, give the network inside"
+        )
+    weights, own = network.state_dict(), model.state_dict()
+    there, wanted = ({name: tuple(getattr(one, "shape", ())) for name, one in each.items()} for each in (own, weights))
+    faults = [f"{name} is {wanted.get(name, 'missing')}, in the built network {there.get(name, 'missing')}"
+              for name in sorted(there.keys() | wanted.keys()) if there.get(name) != wanted.get(name)]  # fmt: skip
+    if faults:
+        raise ValueError(f"model: its values give another network: {'; '.join(islice(faults, LISTED))}")
+    floating = {one.dtype for one in weights.values() if isinstance(one, Tensor) and one.is_floating_point()}
+    if len(floating) == 1:
+        model.to(floating.pop())
+    model.load_state_dict(weights)
+    if not isinstance(network, Pretrained):
+        _check_output(model, network, process, recipe.data.length)
+    return model
+
+
+def _check_output(model: nn.Module, network: nn.Module, process: dd.processes.ForwardProcess, length: int) -> None:
+    """Raise ValueError if the built network computes other logits: an argument that has no weights may differ."""
+    device = next((one.device for one in network.parameters()), torch.device("cpu"))
+    z = torch.arange(length)[None] * 7919 % process.num_states
+    training, t = network.training, torch.full((1,), 0.5)
+    try:
+        theirs = network.eval()(z.to(device), t.to(device)).cpu()
+    finally:
+        network.train(training)
+    ours = model.eval()(z, t)
+    tolerance = 1e-3 if torch.finfo(ours.dtype).eps < 1e-6 else 5e-2  # another device rounds differently
+    scale = float(theirs.abs().max().nan_to_num()) + 1
+    if not torch.allclose(ours, theirs, rtol=0, atol=tolerance * scale, equal_nan=True):
+        raise ValueError("model: its values give a network with other logits: an argument differs that has no weights")

@@ -1,0 +1,86 @@
+"""Writing of a published model: weights, recipe, tokenizer, and all that sampling and evaluation require."""
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxtyping import Int
+from safetensors.torch import save
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from ddlib.hierarchies import save_clusters
+from ddlib.hierarchies.clusters import Clusters
+from ddlib_models import Pretrained
+from ddlib_models.io.manifest import writing
+from ddlib_models.io.pretrained import save_tensors
+from recipes.config import Recipe, recipe_yaml
+from recipes.data.sequences import Layout
+from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SPEEDS, SYMBOLS, TOKENIZER
+
+_CARD = """# {title}
+
+{about}
+
+```python
+from recipes.model_io import open_saved
+
+saved = open_saved("...")  # this folder, or a repository on the hub
+```
+
+`ddlib_manifest.json` holds the sizes and sha256 of all files; they are checked at every load.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """All that a published folder holds besides the network."""
+
+    recipe: Recipe
+    tokenizer: Tokenizer
+    layout: Layout | None = None
+    """Layout of sequences of symbols; None for text."""
+    clusters: Clusters | None = None
+    """Clusters that a part of the recipe requires."""
+    counts: Int[Tensor, " V"] | None = None
+    """Number of occurrences of each token, likewise."""
+    speeds: Mapping[str, Tensor] | None = None
+    """Learned speeds of the noise, by the names of the parameters."""
+
+    def files(self) -> dict[str, bytes | str]:
+        """Return the contents of the files by name."""
+        found: dict[str, bytes | str] = {RECIPE: recipe_yaml(self.recipe), TOKENIZER: self.tokenizer.to_str()}
+        if self.layout is not None:
+            found[SYMBOLS] = json.dumps(self.layout.plain())
+        if self.counts is not None:
+            found[COUNTS] = save({"counts": self.counts})
+        if self.speeds:
+            found[SPEEDS] = save({name: value.detach().cpu() for name, value in self.speeds.items()})
+        if self.clusters is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                save_clusters(Path(folder) / CLUSTERS, self.clusters)
+                found |= {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+        return found
+
+
+def write_model(model: nn.Module, folder: Path, record: Record, title: str, about: str) -> None:
+    """Save a network by its own method, or its tensors alone, from which the recipe rebuilds it, and its record.
+
+    Args:
+        model: the network.
+        folder: folder of the weights.
+        record: what the folder holds besides.
+        title: title of README.md.
+        about: first paragraph of README.md.
+    """
+    files, card = record.files(), {"title": title, "about": about}
+    if isinstance(model, Pretrained):
+        model.save_pretrained(folder, extra=files, model_card_kwargs=card)
+        return
+    with writing(folder, {"class": type(model).__name__}, unlisted=("README.md",)) as unfinished:
+        save_tensors(model, unfinished / "model.safetensors")
+        for name, content in files.items():
+            (unfinished / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        (unfinished / "README.md").write_text(_CARD.format(**card), encoding="utf-8")

@@ -1,0 +1,107 @@
+"""Sampling in the order of a pace: which position comes next, within which group, and how likely that is."""
+
+import itertools
+
+import pytest
+import torch
+from fixtures import LEVELS, Halves, trajectory
+
+import ddlib as dd
+from ddlib.paces import Blocks, LeftToRight, Patches, RandomOrder, Together
+from ddlib.paces.sequential import InTurn
+from ddlib.samplers import InOrder
+
+F64 = torch.float64
+pytestmark = pytest.mark.usefixtures("checked_in_full")
+
+
+class Backwards(InTurn):
+    """The last position first: an order of another author, in one method."""
+
+    def turns(self, chance):
+        return torch.arange(chance.shape[1] - 1, -1, -1, dtype=chance.dtype, device=chance.device).expand_as(chance)
+
+
+def order_of(process, denoiser, sampler, length, steps=None):
+    """Positions that descend in each step, of one row."""
+    edges = len(process.levels) - 1
+    states = trajectory(process, denoiser, sampler, shape=(1, length), steps=steps or edges * length)
+    level = process.level_of(states.flatten(0, 1)).view_as(states)[:, 0]
+    return [(before - after).nonzero().flatten().tolist() for before, after in itertools.pairwise(level)]
+
+
+def test_a_picture_is_drawn_rectangle_by_rectangle_each_in_raster_order():
+    process = LEVELS["masked"]
+    found = order_of(process, Halves(process), InOrder(Patches((4, 4), (2, 2))), 16)
+    want = [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
+    assert found == [[position] for patch in want for position in patch]
+    quick = order_of(process, Halves(process), InOrder(Patches((4, 4), (2, 2))), 16, steps=4)
+    assert quick == [sorted(patch) for patch in want]  # an even split draws a rectangle a step
+
+
+@pytest.mark.parametrize("name", ["masked", "levels"])
+def test_an_order_of_another_author_and_left_to_right_are_orders_of_a_tree_too(name):
+    process, edges = LEVELS[name], len(LEVELS[name].levels) - 1
+    backwards = order_of(process, Halves(process), InOrder(Backwards()), 4)
+    assert backwards == [[position] for position in (3, 2, 1, 0) for _ in range(edges)]
+    generators = [torch.Generator().manual_seed(3) for _ in range(2)]
+    drawn = [
+        dd.sample(process, Halves(process), (5, 4), sampler, 4 * edges, generator=generator)
+        for sampler, generator in zip((InOrder(LeftToRight()), dd.samplers.LeftToRight()), generators, strict=True)
+    ]
+    assert torch.equal(*drawn)
+
+
+def test_within_a_group_the_surest_position_comes_first():
+    process = LEVELS["masked"]
+    sure = torch.tensor([0.5, 0.9, 0.6, 0.8, 0.95, 0.7, 0.97, 0.99], dtype=F64)  # later groups are surer
+    size = process.vocab_size
+    law = ((1 - sure) / (size - 1))[:, None].repeat(1, size)
+    law[:, 0] = sure
+
+    def denoiser(z, t):
+        return law.log().expand(len(z), -1, -1)
+
+    pace = Patches((2, 4), (2, 2))  # groups 0 1 4 5 and 2 3 6 7
+    for score in ("probability", "margin", "entropy"):
+        found = order_of(process, denoiser, InOrder(pace, score), 8)
+        assert found == [[4], [1], [5], [0], [7], [6], [3], [2]], score
+    assert InOrder(pace, "margin").uses_predictions and not InOrder(pace).uses_predictions
+
+
+@pytest.mark.parametrize("sampler", [InOrder(Backwards()), InOrder(Blocks(2), "entropy")], ids=repr)
+def test_the_likelihood_in_an_order_sums_to_one(sampler):
+    process = LEVELS["masked"]
+    size, length = process.vocab_size, 4
+    x = torch.cartesian_prod(*[torch.arange(size)] * length)
+    found = dd.likelihood(process, Halves(process), x, sampler)
+    assert float(found.log_likelihood.exp().sum()) == pytest.approx(1)
+
+
+def test_the_prompt_is_left_and_the_rest_comes_in_order():
+    process = LEVELS["masked"]
+    prompt = torch.full((1, 8), process.num_states - 1)
+    prompt[0, [0, 3]] = torch.tensor([1, 0])
+    states = trajectory(
+        process, Halves(process), InOrder(Backwards()), shape=(1, 8), steps=6, prompt=prompt, infill=True
+    )
+    level = process.level_of(states.flatten(0, 1)).view_as(states)[:, 0]
+    found = [(before - after).nonzero().flatten().tolist() for before, after in itertools.pairwise(level)]
+    assert found == [[7], [6], [5], [4], [2], [1]] and states[-1, 0, [0, 3]].tolist() == [1, 0]
+
+
+def test_what_is_no_order_is_refused():
+    process = LEVELS["masked"]
+    for pace, error, message in (
+        (Together(), TypeError, "pace is Together.*must be one whose positions move in turn"),
+        (RandomOrder(), ValueError, "pace is RandomOrder.*must have an order without chance"),
+        ("patches", TypeError, "pace is 'patches'"),
+    ):
+        with pytest.raises(error, match=message):
+            InOrder(pace)
+    with pytest.raises(ValueError, match="score is 'luck', must be one of"):
+        InOrder(LeftToRight(), "luck")
+    with pytest.raises(ValueError, match=r"shape is \(2, 2\), must have as many pixels as a sequence positions, 6"):
+        dd.sample(process, Halves(process), (1, 6), InOrder(Patches((2, 2), (1, 1))), 6)
+    with pytest.raises(TypeError, match="InOrder needs a process with levels"):
+        dd.sample(dd.processes.Uniform(3, dd.schedules.Linear()), Halves(process), (1, 4), InOrder(Blocks(2)), 4)
