@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from ddlib import parts
 from recipes.config.loss import Loss, check_removed
 from recipes.config.recipe import PARTS, Recipe, part
+from recipes.config.validation import ELSEWHERE
 from recipes.data import Corpus, SymbolCorpus
 
 APART = ("output.", "hardware.", "data.folder")
@@ -168,7 +169,8 @@ def _explain(error: Mapping[str, Any]) -> str:
         return f"{place}: {error['ctx']['error']}" if place else str(error["ctx"]["error"])
     if error["type"] != "unexpected_keyword_argument":
         return f"{place}: {error['msg']}, got {error.get('input')!r}"
-    near = difflib.get_close_matches(str(error["loc"][-1]), sorted(_names(Recipe)), n=1)
+    name = str(error["loc"][-1])
+    near = [ELSEWHERE[name]] if name in ELSEWHERE else difflib.get_close_matches(name, sorted(_names(Recipe)), n=1)
     return f"{place}: no such key" + (f"; did you mean {near[0]}?" if near else "")
 
 

@@ -14,6 +14,10 @@ from docstring_parser import parse as parse_docstring
 from ddlib import parts, registry
 from recipes.config.loss import MIRROR_REMOVED, check_removed
 from recipes.config.recipe import PARTS, Recipe, part, with_parts
+from recipes.config.validation import ELSEWHERE
+
+_OWN = ("", "data", "hardware", "optimizer", "output")
+"""Places of flags that are fields of a recipe; a part may have any key."""
 
 
 def typed(recipe: Recipe) -> Recipe:
@@ -93,15 +97,18 @@ def _plain(given: Any, place: str) -> Any:
 
 
 def check_flags(words: Sequence[str]) -> None:
-    """Raise if the words of a command line hold a flag, or its value, that was removed.
+    """Raise if the words of a command line hold a flag, or its value, that was removed, or another codebase's flag.
 
     Raises:
-        ValueError: as ``recipes.config.loss.check_removed``; any flag of ``loss.mirror``.
+        ValueError: as ``recipes.config.loss.check_removed``; any flag of ``loss.mirror``; a name of ``ELSEWHERE``.
     """
     for word, value in zip(words, [*words[1:], ""], strict=True):
         name, sign, inner = word.partition("=")
         if name in ("--loss.mirror", "--loss.no-mirror"):
             raise ValueError(f"{name} {MIRROR_REMOVED}")
+        place, _, last = name.removeprefix("--").replace("-", "_").rpartition(".")
+        if name.startswith("--") and place in _OWN and last in ELSEWHERE:
+            raise ValueError(f"{name}: no such flag; did you mean --{ELSEWHERE[last].replace('_', '-')}?")
         if name == "--loss.levels":
             check_removed({"levels": inner if sign else value})
 

@@ -16,6 +16,8 @@ from ddlib import registry
 from recipes import lm1b, owt
 from recipes.config import Hardware, Loss, Optimizer, Recipe, differences, read_recipe, recipe_yaml
 from recipes.config.command import choose
+from recipes.config.files import _leaves as leaves
+from recipes.config.validation import ELSEWHERE
 from recipes.model_io import open_saved
 from recipes.papers import smoke
 
@@ -435,6 +437,20 @@ def test_what_is_not_installed_is_named_also_without_a_version(tmp_path):
     values["plugins"] = {"their_noise:make": {"package": "their_noise", "version": None}}
     (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(values))
     with pytest.raises(ValueError, match=r"process.kind: 'their_noise:make': No module named 'their_noise'"):
+        read_recipe(tmp_path / "theirs.yaml")
+
+
+def test_names_of_other_codebases_are_answered_by_ours(tmp_path):
+    known = {name for name, _ in leaves(yaml.safe_load(recipe_yaml(owt.recipes()["mdlm"][1])))}
+    assert set(ELSEWHERE.values()) <= known | {"hardware.micro_batch"}
+    for flag, ours in {"--hardware.dtype": "--hardware.bf16", "--grad-accum": "--hardware.micro-batch",
+                       "--learning-rate=1e-3": "--optimizer.lr"}.items():  # fmt: skip
+        with pytest.raises(ValueError, match=f"{flag.partition('=')[0]}: no such flag; did you mean {ours}\\?"):
+            choose(owt.recipes(), smoke, "owt", ["mdlm", flag, "4"])
+    values = yaml.safe_load(recipe_yaml(owt.recipes()["mdlm"][1]))
+    values["optimizer"]["learning_rate"] = 1e-3
+    (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(values))
+    with pytest.raises(ValueError, match=r"optimizer.learning_rate: no such key; did you mean optimizer.lr\?"):
         read_recipe(tmp_path / "theirs.yaml")
 
 
