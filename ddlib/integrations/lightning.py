@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ddlib.arguments import values
-from ddlib.integrations.batches import DiffusionCollator
+from ddlib.integrations.lightning_data import DiffusionDataModule
 from ddlib.integrations.measures import DiffusionLoss, mean_bound, sequence_bounds
 from ddlib.integrations.positions import Positions, PositionSampler
 from ddlib.integrations.saved import write_samples
@@ -28,13 +28,13 @@ try:
 except ImportError as error:
     raise ModuleNotFoundError('a LightningModule needs lightning: pip install "ddlib[lightning]"') from error
 
-__all__ = ["DiffusionCollator", "DiffusionLoss", "DiffusionModule", "PositionSampler", "Positions", "SampleCallback"]
+__all__ = ["DiffusionDataModule", "DiffusionModule", "SampleCallback"]
 
 Plain = Mapping[str, Any] | str
 
 
 class DiffusionModule(L.LightningModule):
-    """Process, network, loss, bound and sampler as a ``LightningModule``, for batches of a ``DiffusionCollator``.
+    """Process, network, loss, bound and sampler as a ``LightningModule``, for batches of a ``DiffusionDataModule``.
 
     It logs ``train_loss``, and for validation ``val_bound`` in nats per token and its standard error
     ``val_bound_error``. For an average of the weights add Lightning's callback ``EMAWeightAveraging(decay=0.999)``:
@@ -85,6 +85,14 @@ class DiffusionModule(L.LightningModule):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Evaluate the network."""
         return self.network(*args, **kwargs)
+
+    def on_train_start(self) -> None:
+        """Raise ValueError if Lightning shuffles or repeats positions: they must be the order of training."""
+        loader: Any = self.trainer.train_dataloader
+        sampler, size = getattr(loader, "sampler", None), self.trainer.world_size
+        keyed = isinstance(sampler, PositionSampler) and sampler.num_replicas == size
+        if size > 1 and isinstance(getattr(loader, "dataset", None), Positions) and not keyed:
+            raise ValueError(f"Lightning shuffles the positions for {size} processes: use a DiffusionDataModule")
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """Compute the loss of a batch."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data import Dataset, DistributedSampler, IterableDataset
 
 from ddlib.utils.validation import check_count
 
@@ -51,22 +51,22 @@ class Positions(Dataset[dict[str, Any]]):
         return (self[position] for position in range(len(self)))
 
 
-class PositionSampler(Sampler[int]):
+class PositionSampler(DistributedSampler[dict[str, Any]]):
     """Sampler for ``Positions`` over several epochs: the positions of one epoch follow those of the one before.
 
-    ``set_epoch`` is that of ``torch.utils.data.DistributedSampler``. The Trainer of transformers, Lightning and
-    accelerate call it.
+    Call ``set_epoch`` before each epoch, as for any ``DistributedSampler``; the Trainer of transformers, Lightning and
+    accelerate do so.
+
+    Args:
+        positions: the data.
+        num_replicas: number of processes that share the positions, each taking every n-th. 1 under the Trainer of
+            transformers and accelerate, which divide the batches of any sampler.
+        rank: number of this process.
     """
 
-    def __init__(self, positions: Positions) -> None:
-        self.size, self.epoch = len(positions), 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, which the next iterator is for."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return self.size
+    def __init__(self, positions: Positions, num_replicas: int = 1, rank: int = 0) -> None:
+        super().__init__(positions, num_replicas, rank, shuffle=False)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(range(self.epoch * self.size, (self.epoch + 1) * self.size))
+        start = self.epoch * len(self.dataset)  # type: ignore[arg-type]
+        return (start + int(place) for place in super().__iter__())

@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise ModuleNotFoundError('a Trainer needs transformers: pip install "ddlib[trainer]"') from error
 
-__all__ = ["DiffusionCollator", "DiffusionLoss", "DiffusionTrainer", "PositionSampler", "Positions", "SampleCallback"]
+__all__ = ["DiffusionCollator", "DiffusionLoss", "DiffusionTrainer", "SampleCallback"]
 
 
 class DiffusionTrainer(Trainer):

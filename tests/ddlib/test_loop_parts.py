@@ -61,6 +61,14 @@ def test_two_processes_have_the_noise_of_one():
         assert torch.equal(joined(parts, "z"), joined(whole, "z")[rank::2])
 
 
+def test_a_sampler_divides_positions_among_processes():
+    positions = Positions(DATA)
+    samplers = [PositionSampler(positions, 2, rank) for rank in range(2)]
+    for sampler in samplers:
+        sampler.set_epoch(3)
+    assert [list(sampler) for sampler in samplers] == [[30, 32, 34, 36, 38], [31, 33, 35, 37, 39]]
+
+
 def test_a_resumed_run_goes_on_where_it_stopped():
     assert torch.equal(joined(batches(sampler=range(8, 20)), "z"), joined(batches(), "z")[8:])
 

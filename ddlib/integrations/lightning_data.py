@@ -1,0 +1,62 @@
+"""``LightningDataModule`` that reads data in a keyed order, on one process or many."""
+
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from ddlib.integrations.batches import DiffusionCollator
+from ddlib.integrations.positions import Positions, PositionSampler
+from ddlib.processes import ForwardProcess
+
+try:
+    import lightning as L
+except ImportError as error:
+    raise ModuleNotFoundError('a LightningDataModule needs lightning: pip install "ddlib[lightning]"') from error
+
+
+class DiffusionDataModule(L.LightningDataModule):
+    """Data loaders of noisy batches whose order and noise do not depend on processes, workers and accumulation.
+
+    Lightning shuffles any other training loader when there is more than one process, and positions then no longer are
+    the order of training.
+
+    Args:
+        process: the forward process.
+        train_dataset: items with ``input_ids``, or ids alone; so are those of ``val_dataset``.
+        val_dataset: data for the bound.
+        batch_size: sequences of a batch on one process.
+        seed: seed of order, times and noise.
+        collator: arguments of ``DiffusionCollator``, such as ``pad_token_id``.
+        **loader: arguments of ``torch.utils.data.DataLoader``, such as ``num_workers``.
+    """
+
+    def __init__(
+        self,
+        process: ForwardProcess,
+        train_dataset: Any,
+        val_dataset: Any = None,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        collator: dict[str, Any] | None = None,
+        **loader: Any,
+    ) -> None:
+        super().__init__()
+        self.process, self.batch_size, self.seed = process, batch_size, seed
+        self.train_dataset = Positions.of(train_dataset, seed=seed)
+        self.val_dataset = Positions.of(val_dataset, shuffle=False)
+        self.collator, self.loader = collator or {}, loader
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Return the loader of this process."""
+        sampler = PositionSampler(self.train_dataset, self.trainer.world_size, self.trainer.global_rank)
+        return self._loader(self.train_dataset, sampler=sampler)
+
+    def val_dataloader(self) -> Any:
+        """Return the loader of the validation data; Lightning divides it."""
+        return [] if self.val_dataset is None else self._loader(self.val_dataset)
+
+    def _loader(self, dataset: Positions, **options: Any) -> DataLoader[Any]:
+        step = self.batch_size * self.trainer.world_size * self.trainer.accumulate_grad_batches
+        collate = DiffusionCollator(self.process, **{"batch_size": step, "seed": self.seed, **self.collator})
+        return DataLoader(dataset, self.batch_size, collate_fn=collate, **options, **self.loader)
