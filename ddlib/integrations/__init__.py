@@ -7,7 +7,7 @@ requires PyTorch alone.
 from ddlib.integrations.batches import DiffusionCollator, Targets
 from ddlib.integrations.measures import DiffusionLoss, mean_bound, sequence_bounds
 from ddlib.integrations.positions import Positions, PositionSampler
-from ddlib.integrations.saved import load_process, save_process, write_samples
+from ddlib.integrations.saved import load_process, process_file, save_process, write_samples
 
 __all__ = [
     "DiffusionCollator",
@@ -17,6 +17,7 @@ __all__ = [
     "Targets",
     "load_process",
     "mean_bound",
+    "process_file",
     "save_process",
     "sequence_bounds",
     "write_samples",

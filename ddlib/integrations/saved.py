@@ -13,6 +13,15 @@ from ddlib.typing import Tokens
 PROCESS = "process.json"
 
 
+def process_file(process: ForwardProcess) -> dict[str, str]:
+    """Return the file that ``save_process`` writes, by name, for ``network.save_pretrained(folder, extra=...)``.
+
+    Raises:
+        TypeError: an argument of the process that is not a plain value.
+    """
+    return {PROCESS: json.dumps(values(process), indent=1) + "\n"}
+
+
 def save_process(process: ForwardProcess, folder: str | Path) -> Path:
     """Write the plain values of a process, ``dd.values(process)``, to ``process.json`` in the folder of the weights.
 
@@ -21,12 +30,12 @@ def save_process(process: ForwardProcess, folder: str | Path) -> Path:
     """
     path = Path(folder) / PROCESS
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(values(process), indent=1) + "\n", encoding="utf-8")
+    path.write_text(process_file(process)[PROCESS], encoding="utf-8")
     return path
 
 
 def load_process(folder: str | Path, trust: Collection[str] = ()) -> ForwardProcess:
-    """Build the process that ``save_process`` wrote, bit for bit.
+    """Build the process of a ``process.json``, bit for bit.
 
     Args:
         folder: the folder.
