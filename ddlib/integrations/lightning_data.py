@@ -1,5 +1,7 @@
 """``LightningDataModule`` that reads data in a keyed order, on one process or many."""
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -14,8 +16,35 @@ except ImportError as error:
     raise ModuleNotFoundError('a LightningDataModule needs lightning: pip install "ddlib[lightning]"') from error
 
 
+class _Resumable(DataLoader[Any]):
+    """Data loader that resumes, for which Lightning looks for these methods; the state is that of ``_Continued``."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        pass
+
+
+class _Continued(PositionSampler):
+    """Positions after those of all batches that were trained on, whose number is in every checkpoint of Lightning."""
+
+    batch_size, batches = 1, 1
+
+    def __init__(self, positions: Positions, trainer: Any) -> None:
+        super().__init__(positions, trainer.world_size, trainer.global_rank)
+        self.trainer = trainer
+
+    def __iter__(self) -> Iterator[int]:
+        done: int = self.trainer.fit_loop.epoch_loop.batch_progress.total.ready
+        self.epoch = done // self.batches
+        return islice(super().__iter__(), done % self.batches * self.batch_size, None)
+
+
 class DiffusionDataModule(L.LightningDataModule):
     """Data loaders of noisy batches whose order and noise do not depend on processes, workers and accumulation.
+
+    ``trainer.fit(..., ckpt_path=...)`` goes on with the batch after the last one, also within an epoch.
 
     Lightning shuffles any other training loader when there is more than one process, and positions then no longer are
     the order of training.
@@ -49,14 +78,16 @@ class DiffusionDataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Return the loader of this process."""
-        sampler = PositionSampler(self.train_dataset, self.trainer.world_size, self.trainer.global_rank)
-        return self._loader(self.train_dataset, sampler=sampler)
+        sampler = _Continued(self.train_dataset, self.trainer)
+        loader = self._loader(self.train_dataset, _Resumable, sampler=sampler)
+        sampler.batch_size, sampler.batches = self.batch_size, len(loader)
+        return loader
 
     def val_dataloader(self) -> Any:
         """Return the loader of the validation data; Lightning divides it."""
         return [] if self.val_dataset is None else self._loader(self.val_dataset)
 
-    def _loader(self, dataset: Positions, **options: Any) -> DataLoader[Any]:
+    def _loader(self, dataset: Positions, kind: type[DataLoader[Any]] = DataLoader, **options: Any) -> DataLoader[Any]:
         step = self.batch_size * self.trainer.world_size * self.trainer.accumulate_grad_batches
         collate = DiffusionCollator(self.process, **{"batch_size": step, "seed": self.seed, **self.collator})
-        return DataLoader(dataset, self.batch_size, collate_fn=collate, **options, **self.loader)
+        return kind(dataset, self.batch_size, collate_fn=collate, **options, **self.loader)

@@ -43,11 +43,11 @@ def loader(data=DATA, batch=BATCH, **options):
     )
 
 
-def plain(data=DATA, half=False):
+def plain(data=DATA, half=False, steps=STEPS):
     """Losses and network of a loop in plain PyTorch."""
     net, loss_of, losses = network(), DiffusionLoss(PROCESS, "clip:5"), []
     optim = optimizer(net)
-    for _, batch in zip(range(STEPS), loader(data), strict=False):
+    for _, batch in zip(range(steps), loader(data), strict=False):
         labels = batch.pop("labels")
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             logits = net(**batch)
@@ -86,7 +86,7 @@ def trainer(folder, data=DATA, resume=None, process=PROCESS, callbacks=(), **opt
     return found, [entry["loss"] for entry in found.state.log_history if "loss" in entry]
 
 
-def lightning(folder, data=DATA, batch=BATCH, callbacks=(), net=None, **options):
+def lightning(folder, data=DATA, batch=BATCH, callbacks=(), net=None, resume=None, **options):
     import lightning as L
 
     from ddlib.integrations.lightning import DiffusionDataModule, DiffusionModule
@@ -112,7 +112,7 @@ def lightning(folder, data=DATA, batch=BATCH, callbacks=(), net=None, **options)
     }
     options = {"accelerator": "cpu", "num_sanity_val_steps": 0, "devices": 1, "max_steps": STEPS, **quiet, **options}
     fit = L.Trainer(default_root_dir=folder, callbacks=[losses, *callbacks], **options)
-    fit.fit(module, datamodule=DiffusionDataModule(PROCESS, data, data, batch_size=batch))
+    fit.fit(module, datamodule=DiffusionDataModule(PROCESS, data, data, batch_size=batch), ckpt_path=resume)
     return fit, module, losses.found
 
 
@@ -201,6 +201,35 @@ def test_lightning_accumulates_and_loads_a_network_of_plain_values(tmp_path):
     fit.save_checkpoint(tmp_path / "last.ckpt")
     loaded = DiffusionModule.load_from_checkpoint(tmp_path / "last.ckpt")
     assert torch.equal(weights(loaded), weights(module)) and dd.values(loaded.process) == dd.values(PROCESS)
+
+
+@pytest.mark.parametrize("stop", [2, 5])
+def test_lightning_resumes_within_an_epoch_and_after_it(stop, tmp_path):
+    fit, _, first = lightning(tmp_path, max_steps=stop)
+    fit.save_checkpoint(tmp_path / "stopped.ckpt")
+    _, module, rest = lightning(tmp_path, max_steps=stop + 2, resume=tmp_path / "stopped.ckpt")
+    losses, net = plain(steps=stop + 2)
+    assert first + rest == losses and torch.equal(weights(module.network), weights(net))
+
+
+def test_the_stock_trainer_has_the_losses_of_a_plain_loop(tmp_path):
+    from transformers import Trainer, TrainingArguments
+
+    net = network()
+    quiet = {"report_to": "none", "disable_tqdm": True, "logging_steps": 1, "use_cpu": True, "max_grad_norm": 0}
+    options = {"remove_unused_columns": False, "train_sampling_strategy": "sequential", "save_strategy": "no"}
+    options |= {"per_device_train_batch_size": BATCH, "max_steps": STEPS, "lr_scheduler_type": "constant"}
+    stock = Trainer(
+        net,
+        TrainingArguments(str(tmp_path), **quiet, **options),
+        DiffusionCollator(PROCESS, batch_size=BATCH),
+        Positions(DATA, passes=2),
+        compute_loss_func=DiffusionLoss(PROCESS, "clip:5"),
+        optimizers=(optimizer(net), None),
+    )
+    stock.train()
+    losses = [entry["loss"] for entry in stock.state.log_history if "loss" in entry]
+    assert losses == plain()[0] and torch.equal(weights(net), weights(plain()[1]))
 
 
 def test_a_loader_that_lightning_shuffles_is_refused():
