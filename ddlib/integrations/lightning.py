@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ddlib.arguments import values
-from ddlib.integrations.lightning_data import DiffusionDataModule
+from ddlib.integrations.lightning_data import DiffusionDataModule, check_order
 from ddlib.integrations.measures import DiffusionLoss, mean_bound, sequence_bounds
-from ddlib.integrations.positions import Positions, PositionSampler
 from ddlib.integrations.saved import write_samples
 from ddlib.parameterization.logits import Parameterization
 from ddlib.plugins.config import build
@@ -87,12 +86,8 @@ class DiffusionModule(L.LightningModule):
         return self.network(*args, **kwargs)
 
     def on_train_start(self) -> None:
-        """Raise ValueError if Lightning shuffles or repeats positions: they must be the order of training."""
-        loader: Any = self.trainer.train_dataloader
-        sampler, size = getattr(loader, "sampler", None), self.trainer.world_size
-        keyed = isinstance(sampler, PositionSampler) and sampler.num_replicas == size
-        if size > 1 and isinstance(getattr(loader, "dataset", None), Positions) and not keyed:
-            raise ValueError(f"Lightning shuffles the positions for {size} processes: use a DiffusionDataModule")
+        """Raise ValueError if Lightning shuffles positions: they must be the order of training."""
+        check_order(self.trainer.train_dataloader, self.trainer.world_size)
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """Compute the loss of a batch."""

@@ -91,3 +91,11 @@ class DiffusionDataModule(L.LightningDataModule):
         step = self.batch_size * self.trainer.world_size * self.trainer.accumulate_grad_batches
         collate = DiffusionCollator(self.process, **{"batch_size": step, "seed": self.seed, **self.collator})
         return kind(dataset, self.batch_size, collate_fn=collate, **options, **self.loader)
+
+
+def check_order(loader: Any, world_size: int) -> None:
+    """Raise ValueError for a loader of ``Positions`` that Lightning shuffles, as it does for several processes."""
+    sampler, dataset = getattr(loader, "sampler", None), getattr(loader, "dataset", None)
+    keyed = isinstance(sampler, PositionSampler) and sampler.num_replicas == world_size
+    if world_size > 1 and isinstance(dataset, Positions) and not keyed:
+        raise ValueError(f"Lightning shuffles the positions for {world_size} processes: use a DiffusionDataModule")

@@ -76,13 +76,29 @@ class DiffusionLoss(nn.Module):
             return nats.sum() / (mask.sum() if num_items_in_batch is None else num_items_in_batch)
 
 
+class _Autocast:
+    """Denoiser in the autocast region of its construction, with logits in float32; attributes are the denoiser's."""
+
+    def __init__(self, denoiser: Denoiser, device: str) -> None:
+        self.denoiser, self.device = denoiser, device
+        self.enabled, self.dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+
+    def __call__(self, z: Tensor, t: Tensor, **options: Any) -> Tensor:
+        with torch.autocast(self.device, self.dtype):
+            return self.denoiser(z, t, **options).float()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.denoiser, name)
+
+
 @torch.no_grad()
 def sequence_bounds(
     process: ForwardProcess, denoiser: Denoiser, labels: Mapping[str, Tensor], seed: int = 0, **options: Any
 ) -> Float64[Tensor, "B 4"]:
     """Compute the bound of each sequence: its position, nats, tokens, and the time of its draw; rows of ``mean_bound``.
 
-    The noise of the labels is not used: time and noise are functions of seed and position alone.
+    The noise of the labels is not used: time and noise are functions of seed and position alone. Within an autocast
+    region the network alone is in low precision.
 
     Args:
         process: the forward process, on the device of the labels.
@@ -95,8 +111,9 @@ def sequence_bounds(
     x, mask, position = labels["x"], labels["mask"], labels["position"]
     if "density" not in options:
         options["density"] = least_variance(process, x.shape[1])
-    noise = KeyedGenerator(seed, 0, position)
-    found = bound(process, denoiser, x, noise, mask=mask, **options)
+    noise, network = KeyedGenerator(seed, 0, position), _Autocast(denoiser, x.device.type)
+    with torch.autocast(x.device.type, enabled=False):
+        found = bound(process, network if network.enabled else denoiser, x, noise, mask=mask, **options)
     times = torch.full_like(position, torch.nan, dtype=torch.float64) if found.times is None else found.times
     return torch.stack([part.double() for part in (position, found.total.sum(1), mask.sum(1), times)], 1)
 

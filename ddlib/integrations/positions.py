@@ -51,7 +51,7 @@ class Positions(Dataset[dict[str, Any]]):
         return (self[position] for position in range(len(self)))
 
 
-class PositionSampler(DistributedSampler[dict[str, Any]]):
+class PositionSampler(DistributedSampler[int]):
     """Sampler for ``Positions`` over several epochs: the positions of one epoch follow those of the one before.
 
     Call ``set_epoch`` before each epoch, as for any ``DistributedSampler``; the Trainer of transformers, Lightning and

@@ -176,6 +176,23 @@ def test_the_mean_bound_is_that_of_one_call():
     assert mean.standard_error == pytest.approx(whole.per_token.standard_error) and mean.method == "stratified"
 
 
+def test_the_bound_is_float32_within_autocast():
+    labels, net = batches()[0]["labels"], torch.nn.Embedding(PROCESS.num_states, 5)
+    weight = torch.randn(5, 5)
+
+    def denoiser(z, t):
+        return net(z) @ weight
+
+    def half(z, t):
+        with torch.autocast("cpu", torch.bfloat16):
+            return denoiser(z, t).float()
+
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = sequence_bounds(PROCESS, denoiser, labels)
+    assert torch.equal(inside, sequence_bounds(PROCESS, half, labels))
+    assert not torch.equal(inside, sequence_bounds(PROCESS, denoiser, labels))
+
+
 def test_options_of_the_bound_are_passed_on():
     labels = batches()[0]["labels"]
     rows = sequence_bounds(PROCESS, uniform, labels, density=None, levels="balanced")
