@@ -13,8 +13,14 @@ author = "The ddlib authors"
 copyright = author
 release = ddlib.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "fields", "offline_math"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "fields", "notebooks", "offline_math"]
 exclude_patterns = ["_build"]
+notebooks = [
+    "tutorials/1_first_process",
+    "tutorials/2_hierarchy",
+    "tutorials/4_schedule",
+    "tutorials/11_pictures_and_labels",
+]  # offered as .ipynb
 myst_enable_extensions = ["dollarmath", "amsmath", "deflist"]
 myst_heading_anchors = 3
 

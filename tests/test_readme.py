@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import slow_but
 
 import ddlib
 
 ROOT = Path(__file__).parent.parent
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
 MODULES = [m.name for m in pkgutil.walk_packages(ddlib.__path__, "ddlib.") if not m.name.endswith("__main__")]
+LONG = [f"ddlib.integrations.{name}" for name in ("lightning", "lightning_data", "transformers")]  # to import
 
 
 def test_readme_is_short_and_has_an_example_of_at_most_twenty_lines_and_the_two_commands():
@@ -34,7 +36,7 @@ def anchors(page):
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", slow_but(MODULES, *(name for name in MODULES if name not in LONG)))
 def test_docstring_examples(name):
     module = importlib.import_module(name)
     assert doctest.testmod(module, extraglobs={"torch": torch}).failed == 0

@@ -15,6 +15,8 @@ HEAVY = {
     "pandas",
     "datasets",
     "diffusers",
+    "lightning",
+    "accelerate",
     "triton",
     "huggingface_hub",
 }

@@ -27,7 +27,7 @@ from recipes.config import RunContext, recipe_yaml
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 EXTRA = ("ddlib.testing", "ddlib.testing.strategies", "ddlib.verification", "ddlib_models", "ddlib_models.hub")
-EXTRA += ("ddlib_models.official",)
+EXTRA += ("ddlib_models.official", "ddlib.integrations")
 FOREIGN = ("builtins.", "torch.", "typing.", "abc.", "enum.", "jaxtyping.", "functools.")
 
 

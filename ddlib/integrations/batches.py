@@ -1,0 +1,119 @@
+"""Collator of noisy batches for any training loop: it pads, and draws times and noise by key."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from ddlib.integrations.positions import POSITION
+from ddlib.paces import Pace, Together
+from ddlib.processes import ForwardProcess
+from ddlib.times import TimeDensity
+from ddlib.typing import Tokens
+from ddlib.utils.random import KeyedGenerator
+from ddlib.utils.validation import check_count, require
+
+_READ = ("input_ids", "attention_mask", POSITION)
+
+
+class Targets(dict[str, Any]):
+    """Labels of a noisy batch: all that ``DiffusionLoss`` takes besides the logits.
+
+    ``x``, ``z`` and ``mask`` (B, L), ``t`` and ``measure`` as ``paces.Draw`` has them, and ``position`` (B,) if known.
+    """
+
+    def ne(self, ignored: int) -> Tensor:
+        """Return True at tokens that count, as ``labels.ne(-100)``, by which the Trainer of transformers counts."""
+        return self["mask"]
+
+
+class DiffusionCollator:
+    """Data collator: pads token ids, draws times and noise, and returns the network's inputs and the ``labels``.
+
+    The noise of an item that has a ``position`` is a function of ``seed`` and position alone: that of
+    ``KeyedGenerator(seed, position // batch_size, position)``. Items without one, e.g. of a streamed dataset, have
+    noise from torch's global generator, which differs with the number of workers.
+
+    Items have ``input_ids`` and may have an ``attention_mask``; all other entries are collated and become arguments of
+    the network, such as ``label`` of a conditional ``DiT``. Padding is at the end, is noised and is an input of the
+    network, as ``pad_token_id``; it counts in no loss.
+
+    Args:
+        process: the forward process. The collator keeps a copy, on the CPU.
+        batch_size: sequences in one step of the optimizer, over all processes and accumulated batches. Stratified times
+            are scrambled anew in every step.
+        seed: seed of times and noise.
+        pad_token_id: the token at padded positions.
+        pad_to_multiple_of: lengths are padded to a multiple of it; ``torch.compile`` then sees fewer shapes.
+        density: density of the times; None is uniform.
+        pace: order and times of the positions; None is one time for all.
+        input_names: the network's arguments for states and times.
+
+    Example:
+        >>> import ddlib as dd
+        >>> collate = DiffusionCollator(dd.presets.mdlm(9), batch_size=2)
+        >>> batch = collate([{"input_ids": [1, 2, 3], "position": 0}, {"input_ids": [4], "position": 1}])
+        >>> sorted(batch), batch["labels"]["mask"].tolist()
+        (['labels', 't', 'z'], [[True, True, True], [True, False, False]])
+    """
+
+    def __init__(
+        self,
+        process: ForwardProcess,
+        *,
+        batch_size: int = 1024,
+        seed: int = 0,
+        pad_token_id: int = 0,
+        pad_to_multiple_of: int = 1,
+        density: TimeDensity | None = None,
+        pace: Pace | None = None,
+        input_names: tuple[str, str] = ("z", "t"),
+    ) -> None:
+        self.process, self.batch_size = deepcopy(process).to("cpu"), check_count("batch_size", batch_size)
+        self.seed, self.pad_token_id, self.pad_to_multiple_of = seed, pad_token_id, pad_to_multiple_of
+        self.density, self.pace, self.input_names = density, Together() if pace is None else pace, input_names
+        last = process.vocab_size - 1
+        require(0 <= pad_token_id <= last, f"pad_token_id is {pad_token_id}, must be a token, in [0, {last}]")
+
+    def __call__(self, features: Sequence[Any]) -> dict[str, Any]:
+        """Collate items of a dataset: mappings, or token ids alone."""
+        items = [item if isinstance(item, Mapping) else {"input_ids": item} for item in features]
+        x, mask = self.pad(items)
+        position = torch.tensor([item[POSITION] for item in items]) if POSITION in items[0] else None
+        z, t, measure = self.noise(x, position)
+        other = default_collate([{name: item[name] for name in item if name not in _READ} for item in items])
+        labels = Targets(x=x, z=z, t=t, mask=mask, measure=measure)
+        if position is not None:
+            labels[POSITION] = position
+        return {**dict(zip(self.input_names, (z, t), strict=True)), **other, "labels": labels}
+
+    def pad(self, items: Sequence[Mapping[str, Any]]) -> tuple[Tokens, Tensor]:
+        """Return the token ids (B, L) and the mask, True at real tokens."""
+        rows = [torch.as_tensor(item["input_ids"], dtype=torch.int64) for item in items]
+        length = -(-max(map(len, rows)) // self.pad_to_multiple_of) * self.pad_to_multiple_of
+        x = torch.full((len(rows), length), self.pad_token_id)
+        mask = torch.zeros(x.shape, dtype=torch.bool)
+        for row, (ids, item) in enumerate(zip(rows, items, strict=True)):
+            x[row, : len(ids)] = ids
+            mask[row, : len(ids)] = torch.as_tensor(item.get("attention_mask", True)).bool()
+        return x, mask
+
+    def noise(self, x: Tokens, position: Int64[Tensor, "B"] | None = None) -> tuple[Tokens, Tensor, Tensor]:
+        """Return states (B, L), times and their weights; see ``ddlib.paces.Draw``."""
+        if position is None:
+            return self._drawn(x, None)
+        steps = position // self.batch_size
+        rows = [(steps == step).nonzero()[:, 0] for step in steps.unique()]
+        keyed = [(part, KeyedGenerator(self.seed, int(steps[part[0]]), position[part])) for part in rows]
+        drawn = [self._drawn(x[part], generator) for part, generator in keyed]
+        back = torch.cat(rows).argsort()
+        z, t, measure = (torch.cat(each)[back] for each in zip(*drawn, strict=True))
+        return z, t, measure
+
+    def _drawn(self, x: Tokens, generator: KeyedGenerator | None) -> tuple[Tokens, Tensor, Tensor]:
+        t, measure, *_ = self.pace.draw(x.shape[0], x.shape[1], generator, density=self.density)
+        return self.process.sample(x, t, generator), t, measure

@@ -1,0 +1,139 @@
+"""Loss and bound of noisy batches, in the form that training loops call."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from ddlib.objective.bound import bound
+from ddlib.objective.metrics import Measure
+from ddlib.objective.training import LossOptions, training_loss
+from ddlib.parameterization.logits import Parameterization
+from ddlib.plugins.config import build
+from ddlib.processes import ForwardProcess
+from ddlib.typing import Denoiser
+from ddlib.utils.random import KeyedGenerator
+from ddlib.weightings import Weighting
+
+
+class DiffusionLoss(nn.Module):
+    """Training loss of a batch of ``DiffusionCollator``, with the signature of Trainer's ``compute_loss_func``.
+
+    It computes ``ddlib.training_loss``, in float32 also within an autocast region.
+
+    Args:
+        process: the forward process. The module keeps a copy, which moves to the device of the labels.
+        weighting: see ``ddlib.training_loss``, and so are the following; also as plain values.
+        mode: see there.
+        parameterization: meaning of the network's output.
+    """
+
+    def __init__(
+        self,
+        process: ForwardProcess,
+        weighting: Weighting | Mapping[str, Any] | str | None = None,
+        mode: str = "standard",
+        parameterization: Parameterization = "cavity",
+    ) -> None:
+        super().__init__()
+        self.process: ForwardProcess = deepcopy(process)
+        self.weighting: Weighting | None = None if weighting is None else build("weightings", weighting)
+        self.mode, self.parameterization = mode, parameterization
+        LossOptions(self.weighting, mode).check(process)
+
+    def forward(
+        self, outputs: Any, labels: Mapping[str, Tensor], num_items_in_batch: Tensor | float | None = None
+    ) -> Tensor:
+        """Compute the loss in nats per token.
+
+        Args:
+            outputs: logits of the network, or a mapping that has ``logits``.
+            labels: the batch's ``Targets``.
+            num_items_in_batch: divisor of the summed nats: the tokens of all batches of one step of the optimizer. By
+                default the tokens of this batch.
+        """
+        logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs
+        x, mask = labels["x"], labels["mask"]
+        self.process.to(x.device)
+        with torch.autocast(x.device.type, enabled=False):
+            logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+            nats = training_loss(
+                self.process,
+                logits,
+                x,
+                labels["z"],
+                labels["t"],
+                self.weighting,
+                self.mode,
+                mask=mask,
+                parameterization=self.parameterization,
+                measure=labels["measure"],
+                reduction="none",
+            )
+            return nats.sum() / (mask.sum() if num_items_in_batch is None else num_items_in_batch)
+
+
+class _Autocast:
+    """Denoiser in the autocast region of its construction, with logits in float32; attributes are the denoiser's."""
+
+    def __init__(self, denoiser: Denoiser, device: str) -> None:
+        self.denoiser, self.device = denoiser, device
+        self.enabled, self.dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+
+    def __call__(self, z: Tensor, t: Tensor, **options: Any) -> Tensor:
+        with torch.autocast(self.device, self.dtype):
+            return self.denoiser(z, t, **options).float()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.denoiser, name)
+
+
+@torch.no_grad()
+def sequence_bounds(
+    process: ForwardProcess, denoiser: Denoiser, labels: Mapping[str, Tensor], seed: int = 0, **options: Any
+) -> Float64[Tensor, "B 4"]:
+    """Compute the bound of each sequence: its position, nats, tokens, and the time of its draw; rows of ``mean_bound``.
+
+    The noise of the labels is not used: time and noise are functions of seed and position alone. Within an autocast
+    region the network alone is in low precision.
+
+    Args:
+        process: the forward process, on the device of the labels.
+        denoiser: ``(z, t) -> logits``, in evaluation mode.
+        labels: a batch's ``Targets``.
+        seed: seed of times and noise.
+        **options: those of ``ddlib.bound``. Without a ``density`` times are drawn from the one of least variance, where
+            the process has it.
+    """
+    x, mask, position = labels["x"], labels["mask"], labels["position"]
+    if "density" not in options:
+        options["density"] = least_variance(process, x.shape[1])
+    noise, network = KeyedGenerator(seed, 0, position), _Autocast(denoiser, x.device.type)
+    with torch.autocast(x.device.type, enabled=False):
+        found = bound(process, network if network.enabled else denoiser, x, noise, mask=mask, **options)
+    times = torch.full_like(position, torch.nan, dtype=torch.float64) if found.times is None else found.times
+    return torch.stack([part.double() for part in (position, found.total.sum(1), mask.sum(1), times)], 1)
+
+
+def least_variance(process: ForwardProcess, length: int) -> Any:
+    """Return the process's density of times of least variance; None, the uniform one, if it has none."""
+    try:
+        return process.time_density(length, chance=0.2)
+    except (TypeError, ValueError):
+        return None
+
+
+def mean_bound(rows: Float64[Tensor, "N 4"]) -> Measure:
+    """Compute the mean bound in nats per token with its standard error, from the rows of all batches and processes.
+
+    A position that occurs twice, where a sampler filled up the last batch, counts once.
+    """
+    rows = torch.as_tensor(rows).cpu()
+    position, inverse = rows[:, 0].unique(return_inverse=True)  # in the order of positions, in which times are strata
+    first = torch.full_like(position, len(rows), dtype=torch.int64)
+    first.scatter_reduce_(0, inverse, torch.arange(len(rows)), "amin")
+    _, nats, tokens, times = rows[first].T
+    return Measure.ratio(nats, tokens, "nats per token", None if bool(times.isnan().any()) else times)

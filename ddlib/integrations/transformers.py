@@ -1,0 +1,151 @@
+"""Training with the ``Trainer`` of ``transformers``: loss, evaluation by the bound, samples, saved process.
+
+Requires ``pip install "ddlib[trainer]"``; no other module of ddlib imports this one.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Sampler
+
+from ddlib.arguments import described
+from ddlib.arguments.compared import difference
+from ddlib.integrations.batches import DiffusionCollator
+from ddlib.integrations.measures import DiffusionLoss, mean_bound, sequence_bounds
+from ddlib.integrations.positions import POSITION, Positions, PositionSampler
+from ddlib.integrations.saved import PROCESS, load_process, save_process, write_samples
+from ddlib.processes import ForwardProcess
+from ddlib.samplers import sample
+
+try:
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+except ImportError as error:
+    raise ModuleNotFoundError('a Trainer needs transformers: pip install "ddlib[trainer]"') from error
+
+__all__ = ["DiffusionCollator", "DiffusionLoss", "DiffusionTrainer", "SampleCallback"]
+
+
+class DiffusionTrainer(Trainer):
+    """``Trainer`` for any process and any network that is a module ``(z, t) -> logits``.
+
+    Datasets are wrapped in ``Positions``, so order and noise depend on the seeds and on the size of a step, not on the
+    numbers of workers, processes and accumulated batches. Evaluation reports ``eval_bound`` in nats per token, its
+    standard error ``eval_bound_error``, and the bound again as ``eval_loss``, by which Trainer finds the best model.
+    ``process.json`` is saved beside the weights; ``ddlib.integrations.load_process`` reads it. Training resumes only
+    from a checkpoint of the same process.
+
+    Args:
+        model: the network.
+        args: ``seed`` is the seed of the noise, ``data_seed`` that of the order.
+        process: the forward process.
+        data_collator: by default a ``DiffusionCollator`` with the seed and the size of a step from ``args``.
+        train_dataset: items with ``input_ids``, or ids alone; so are those of ``eval_dataset``.
+        eval_dataset: a dataset, or several by name.
+        compute_loss_func: by default ``DiffusionLoss(process)``.
+        bound_options: options of ``ddlib.bound`` in evaluation, such as ``levels="balanced"``, and its ``seed``.
+        **kwargs: those of ``Trainer``: ``processing_class``, ``callbacks``, ``optimizers``.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        args: TrainingArguments | None = None,
+        *,
+        process: ForwardProcess,
+        data_collator: Callable[[Any], dict[str, Any]] | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        compute_loss_func: Callable[..., Tensor] | None = None,
+        bound_options: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        args = TrainingArguments("tmp_trainer") if args is None else args
+        step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        several = eval_dataset if isinstance(eval_dataset, dict) else {"": eval_dataset}
+        several = {name: Positions.of(data, shuffle=False) for name, data in several.items()}
+        super().__init__(
+            model,
+            args,
+            data_collator or DiffusionCollator(process, batch_size=step, seed=args.seed),
+            Positions.of(train_dataset, seed=args.seed if args.data_seed is None else args.data_seed),
+            several if isinstance(eval_dataset, dict) else several[""],
+            compute_loss_func=compute_loss_func or DiffusionLoss(process),
+            **{"compute_metrics": _metrics, **kwargs},
+        )
+        self.process, self.bound_options = deepcopy(process).to(args.device), bound_options or {}
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
+        """Compute the bound of each sequence of a batch, the rows of ``ddlib.integrations.mean_bound``."""
+        labels: Any = self._prepare_inputs(inputs)["labels"]
+        with self.compute_loss_context_manager():
+            rows = sequence_bounds(self.process, model, labels, **self.bound_options)
+        return None, rows, rows[:, 2]
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
+        data = self.train_dataset if train_dataset is None else train_dataset
+        return PositionSampler(data) if isinstance(data, Positions) else super()._get_train_sampler(train_dataset)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        read = ["input_ids", "attention_mask", POSITION]  # by the collator, not by the network
+        columns: Any = list(dict.fromkeys([*(self._signature_columns or ()), *read]))
+        self._signature_columns = columns
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        if self.args.should_save:
+            save_process(self.process, output_dir or str(self.args.output_dir))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        if (Path(resume_from_checkpoint) / PROCESS).exists():
+            saved = described(load_process(resume_from_checkpoint))
+            if found := difference(saved, described(self.process)):
+                raise ValueError(f"{resume_from_checkpoint} is of another process: {found}")
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+
+def _metrics(prediction: Any) -> dict[str, float]:
+    mean = mean_bound(torch.as_tensor(prediction.predictions))
+    return {"loss": mean.value, "bound": mean.value, "bound_error": mean.standard_error}
+
+
+class SampleCallback(TrainerCallback):
+    """Callback that writes samples after each evaluation, to ``OUTPUT_DIR/samples/step_00000100.txt``.
+
+    With ``TrainingArguments(eval_on_start=True)`` the first ones are those of the untrained network.
+
+    Args:
+        process: the forward process.
+        shape: (B, L) of the samples.
+        steps: number of steps of the sampler.
+        seed: seed of the samples, the same after each evaluation.
+        decode: function from ids to text; by default ``processing_class.decode``, or the ids themselves.
+        **options: those of ``ddlib.sample``, such as ``sampler``.
+    """
+
+    def __init__(
+        self,
+        process: ForwardProcess,
+        shape: tuple[int, int],
+        steps: int = 64,
+        *,
+        seed: int = 0,
+        decode: Callable[[list[int]], str] | None = None,
+        **options: Any,
+    ) -> None:
+        self.process, self.shape, self.seed, self.decode = deepcopy(process), shape, seed, decode
+        self.options = {"steps": steps, **options}
+
+    def on_evaluate(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
+        """Draw and write the samples, in the first process."""
+        if state.is_world_process_zero:
+            network, generator = kwargs["model"].eval(), torch.Generator(args.device).manual_seed(self.seed)
+            tokens = sample(self.process.to(args.device), network, self.shape, generator=generator, **self.options)
+            decode = self.decode or getattr(kwargs.get("processing_class"), "decode", None)
+            write_samples(Path(str(args.output_dir)) / "samples" / f"step_{state.global_step:08d}.txt", tokens, decode)
