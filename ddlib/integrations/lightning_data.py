@@ -88,7 +88,8 @@ class DiffusionDataModule(L.LightningDataModule):
         return [] if self.val_dataset is None else self._loader(self.val_dataset)
 
     def _loader(self, dataset: Positions, kind: type[DataLoader[Any]] = DataLoader, **options: Any) -> DataLoader[Any]:
-        step = self.batch_size * self.trainer.world_size * self.trainer.accumulate_grad_batches
+        trainer: Any = self.trainer
+        step = self.batch_size * trainer.world_size * trainer.accumulate_grad_batches
         collate = DiffusionCollator(self.process, **{"batch_size": step, "seed": self.seed, **self.collator})
         return kind(dataset, self.batch_size, collate_fn=collate, **options, **self.loader)
 
