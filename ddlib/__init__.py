@@ -104,8 +104,8 @@ if not TYPE_CHECKING:  # with __getattr__ a type checker would accept every name
             return import_module(f"ddlib.{name}")
         raise AttributeError(_unknown(name))
 
+    def _unknown(name: str, module: str = "ddlib") -> str:
         """Return the message for an attribute that a module lacks, with suggestions unless the name is private."""
-        """Return the message for an attribute that a module lacks: with suggestions, unless a tool asks for it."""
         if name.startswith("_"):
             return f"module {module!r} has no attribute {name!r}"
         from ddlib.plugins.suggestions import missing
