@@ -209,8 +209,8 @@ class Recipe:
     """Which position is noised when, of ``ddlib.paces``: together, blocks:size=16, left_to_right, or one's own."""
     model: Values | str = field(metadata=FIRST)
     """The network, likewise; ``recipes.config.ModelContext`` is filled in."""
-    output: Output
     optimizer: Optimizer = field(default_factory=Optimizer)
+    output: Output
     loss: Loss = field(default_factory=Loss)
     hardware: Hardware = field(default_factory=Hardware)
     batch: int = field(metadata=FIRST)

@@ -19,7 +19,7 @@ RUN = "run"
 """Placeholder for an optional value that the run provides under the argument's name."""
 
 REQUIRED = inspect.Parameter.empty
-_DOTTED = re.compile(r"(?:[^\W\d]\w*(?:\.[^\W\d]\w*)*)?")
+_ARGUMENTS = re.compile(r"\s*(?:\w+\s*=|[-+.\d\[{])")
 _COMMA = re.compile(r",(?![^\[{(]*[\]})])")
 
 
@@ -84,8 +84,8 @@ def expand(group: str, text: str, run: Any = None) -> dict[str, Any]:
     """
     name, _, rest = text.partition(":")
     if not rest or not registry.knows(group, name):
-        # a path of a module, or a misspelled name whose arguments would hide which name is meant
-        return {"kind": text.removesuffix(":") if _DOTTED.fullmatch(rest) else name}
+        # arguments behind a misspelled name would hide which name is meant; else it is the path of an object
+        return {"kind": name if _ARGUMENTS.match(rest) else text.removesuffix(":")}
     pairs = [piece.partition("=") for piece in _COMMA.split(rest)]
     if all(key.strip().isidentifier() and sign for key, sign, _ in pairs):
         return {"kind": name} | {key.strip(): parse(value.strip()) for key, _, value in pairs}
