@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -77,6 +77,12 @@ SOURCES: Mapping[str, Source] = {
     ),
 }  # fmt: skip
 """The sources in their order; their names are those of ``benchmarks.public_domain``."""
+
+
+def spans() -> dict[str, tuple[int, int]]:
+    """Return the first token of each source in the corpus, and its number of tokens."""
+    counts = [source.tokens for source in SOURCES.values()]
+    return dict(zip(SOURCES, zip(accumulate(counts[:-1], initial=0), counts, strict=True), strict=True))
 
 
 def gpt2(vocabulary: Mapping[str, int], merges: str) -> Tokenizer:

@@ -142,4 +142,5 @@ def test_tokens_of_a_source_end_with_the_end_of_text(monkeypatch, capsys):
 
 def test_the_sources_are_those_of_the_studies():
     assert tuple(corpus.SOURCES) == public_domain.SOURCES
+    assert corpus.spans()["poetry"] == (0, 29_644_930) and corpus.spans()["king_james"] == (36_177_149, 1_001_553)
     assert sum(source.tokens for source in corpus.SOURCES.values()) == 37_178_702
