@@ -1,5 +1,6 @@
 """Rows that are cut from the concatenation of all documents."""
 
+import shutil
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -8,14 +9,16 @@ import numpy as np
 import pytest
 import torch
 from published import publish_tiny
-from training_runs import recipe, text, trained
+from training_runs import curve, recipe, text
 
 from recipes.config import Data
 from recipes.data import examples, open_prepared, prepare_ids, wrapped
+from recipes.engine import train
+from recipes.engine.loop import CHECKPOINTS
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.evaluate import Options, evaluate
-from recipes.model_io import open_saved
+from recipes.model_io import WEIGHTS, open_saved
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -110,15 +113,22 @@ def test_an_evaluation_measures_rows(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_trains_goes_on_and_is_evaluated(tmp_path):
+def test_a_run_trains_resumes_to_the_same_bits_and_is_evaluated(tmp_path):
     one = recipe(text(tmp_path / "data"), tmp_path / "run", start="text")
     one = replace(one, data=replace(one.data, wrap=True))
-    folder = trained(one)
+    train(one)
+    folder, again = one.output.folder, tmp_path / "again"
     assert open_saved(folder).rows == "wrapped"
-    run = Run.prepare(replace(one, output=replace(one.output, folder=tmp_path / "again")), ALONE)
+    shutil.copytree(folder, again)
+    shutil.rmtree(again / CHECKPOINTS / "step_00000020")
+    (again / WEIGHTS / "model.safetensors").unlink()
+    train(replace(one, output=replace(one.output, folder=again)))
+    assert curve(folder) == curve(again)
+    files = [(path / WEIGHTS / "model.safetensors").read_bytes() for path in (folder, again)]
+    assert files[0] == files[1]
+    run = Run.prepare(replace(one, output=replace(one.output, folder=tmp_path / "other")), ALONE)
     assert len(run.data.train) == len(wrapped(open_prepared(one.data.folder), 16).train) and not run.padded
-    ahead = next(islice(run.batches(), 8, None))
-    run.facts = replace(run.facts, step=8)
-    assert all(torch.equal(a.x, b.x) for a, b in zip(ahead, next(run.batches()), strict=True))
-    found = evaluate(Options(run=str(folder), scorer="none", replicates=1, sequences=24), ALONE)
-    assert found["validation"] is not None and found["protocol"]["wrapped"]
+    found = evaluate(Options(run=str(folder), scorer="none", replicates=1), ALONE)
+    last = [record for record in curve(folder) if record["kind"] == "bound"][-1]
+    assert found["protocol"]["wrapped"] and found["validation"]["sequences"] == last["sequences"] == 24
+    assert found["validation"]["value"] == pytest.approx(last["nats_per_token"], rel=1e-5)
