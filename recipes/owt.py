@@ -5,8 +5,9 @@
     torchrun --nproc-per-node 8 -m recipes.owt hdlm --hardware.micro-batch 64
     python -m recipes.owt hdlm --smoke                                    # seconds, on local text
 
-The variants are mdlm, gidd, hdlm, hdlm-levels and noisy, and block diffusion, bd3lm-4, -8 and -16, with the numbers of
-BD3-LM's paper (``recipes.papers.blocks``). ``python -m recipes.owt hdlm --help`` shows the values most often changed,
+The variants are mdlm, gidd, hdlm, hdlm-levels and noisy, all in the setup of the HDLM paper; mdlm-paper, in that of
+MDLM's own (``recipes.papers.mdlm``); and block diffusion, bd3lm-4, -8 and -16, with the numbers of BD3-LM's paper
+(``recipes.papers.blocks``). ``python -m recipes.owt hdlm --help`` shows the values most often changed,
 ``--help-all`` every value.
 """
 
@@ -16,7 +17,7 @@ from pathlib import Path
 from ddlib_models import sizes
 from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe
 from recipes.data import openwebtext
-from recipes.papers import block_variants, run, variants
+from recipes.papers import block_variants, mdlm_variant, run, variants
 
 
 def small() -> Recipe:
@@ -38,7 +39,8 @@ def small() -> Recipe:
 
 def recipes() -> Mapping[str, tuple[str, Recipe]]:
     """Return the recipes by name."""
-    return variants(small(), weight_clip=2.0) | block_variants(small(), length=1024)
+    own = mdlm_variant(small(), length=1024)
+    return variants(small(), weight_clip=2.0) | own | block_variants(small(), length=1024)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

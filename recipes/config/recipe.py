@@ -50,11 +50,16 @@ class Data:
     """Tokens of a sequence: longer documents give a random window, shorter ones are padded."""
     packed: bool = field(default=False, metadata=FIRST)
     """Fill every row with several short documents instead of padding; attention stays inside each."""
+    wrap: bool = False
+    """Cut rows from the concatenation of all documents, as MDLM does: no padding, attention over the whole row. A row
+    is the token of the beginning, ``length - 2`` tokens, the token of the end; in validation too."""
 
     __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
         at_least(1, length=self.length)
+        if self.wrap and self.packed:
+            raise ValueError("data.wrap: not with data.packed, choose one: rows are cut, or hold whole documents")
 
     def whole(self) -> "Data":
         """Return the same with the corpus that the folder was prepared from, if none is given.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from recipes.data.sequences import Layout, Sequences
     from recipes.data.stream import Batch, examples
     from recipes.data.symbols import prepare_ids
+    from recipes.data.wrapping import wrapped
 
 _LATER = {
     "Batch": "stream",
@@ -31,6 +32,7 @@ _LATER = {
     "pack": "packing",
     "prepare": "making",
     "prepare_ids": "symbols",
+    "wrapped": "wrapping",
 }
 """Names with slow imports, and their modules: a recipe, and its help, do not need them."""
 
@@ -54,6 +56,7 @@ __all__ = [
     "prepare",
     "prepare_ids",
     "speeches",
+    "wrapped",
 ]
 
 

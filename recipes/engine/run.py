@@ -14,7 +14,7 @@ import ddlib as dd
 from ddlib.plot import level_names
 from ddlib.processes import beside
 from recipes.config import IN_STRATA, ModelContext, Recipe, at_once, time_density
-from recipes.data import Batch, Prepared, examples, open_prepared
+from recipes.data import Batch, Prepared, examples, open_prepared, wrapped
 from recipes.data.agreement import check_lengths
 from recipes.engine.checkpoint import Facts, State
 from recipes.engine.model_protocols import Steps
@@ -82,9 +82,11 @@ class Run:
         if data is None:
             recipe = replace(recipe, data=recipe.data.whole())
             data = open_prepared(recipe.data.folder, recipe.data.corpus)
+        # clusters and frequencies are those of the documents, whatever rows are cut from them
+        rows = wrapped(data, recipe.data.length) if recipe.data.wrap else data
         check_lengths(data, recipe.data.length, recipe.data.packed)
         check_pretrained(recipe, data)
-        check_sequences("output.validate_sequences", recipe.output.validate_sequences, data)
+        check_sequences("output.validate_sequences", recipe.output.validate_sequences, rows)
         context = FromText(recipe, data, world)
         process = make_process(recipe, context, data, world)
         model = make_model(recipe, ModelContext(context, process))
@@ -99,8 +101,8 @@ class Run:
         facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
         blocks = at_once(pace, model)
         return cls(
-            recipe, world, data, context, process, density, objective, called, state, facts, pace, blocks,
-            padded=data.pad_id is not None,
+            recipe, world, rows, context, process, density, objective, called, state, facts, pace, blocks,
+            padded=data.pad_id is not None and not recipe.data.wrap,
         )  # fmt: skip
 
     def batches(self) -> Iterator[list[Batch]]:

@@ -15,6 +15,11 @@ from recipes.model_io import LoadedModel
 
 NONE = "none"
 """Name for no scorer."""
+TEXTS = (
+    "from the beginning of a sample to its first end of text or padding, without special tokens",
+    "the whole sample, which may be parts of several texts, without special tokens",
+)
+"""Text of a sample that is scored: by default, and where rows are cut from the concatenation of texts."""
 
 
 def judge(name: str, bos: bool, world: World) -> tuple[Scorer | None, str | None]:
@@ -81,7 +86,7 @@ def generated(
             "scorer_limit": scorer.limit,
             "scorer_bos": bos,
             "transformers": version("transformers"),
-            "text": "from the beginning of a sample to its first end of text or padding, without special tokens",
+            "text": TEXTS[saved.rows == "wrapped"],
             "retokenised": "decoded by our tokenizer, encoded by the scorer's",
             "average": "exp of all nats over all tokens; standard errors are over samples",
             "entropy": "of our tokens' frequencies in each sample, mean over samples that are not empty",

@@ -66,6 +66,7 @@ class Watch:
             self._boards = [stack.enter_context(make(start)) for make in makers]
             self._console = make_console()
             padded = not isinstance(recipe.data.corpus, SymbolCorpus) or recipe.data.corpus.ends
+            padded = padded and not recipe.data.wrap
             self._bar = stack.enter_context(
                 TrainingBar(self._console, "step", recipe.steps, start, recipe.loss.about(padded))
             )

@@ -24,9 +24,10 @@ from recipes.model_io.spelling import Talks, TokenizerProtocol
 Precision = Literal["float32", "bfloat16"]
 """Precision of the network's products. In either, tokens are drawn with float64 uniforms and cumulative sums."""
 
-Rows = Literal["padded", "packed", "free", "exact"]
+Rows = Literal["padded", "packed", "wrapped", "free", "exact"]
 """Layout of the training sequences: rows of one length with padding behind each text; rows of one length with several
-texts; a row as long as the text, whose beginning is given; a row as long as the sequence, without special tokens."""
+texts; rows cut from the concatenation of all texts; a row as long as the text, whose beginning is given; a row as long
+as the sequence, without special tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +147,12 @@ class LoadedModel:
         return Symbols(backend) if isinstance(backend, Tokenizer) else None
 
     def document(self, words: Sequence[int]) -> list[int]:
-        """Return the tokens between the beginning of a document, if it is there, and its end."""
+        """Return the tokens between the beginning of a document, if it is there, and its end.
+
+        Rows that are cut from the concatenation of texts begin and end anywhere: all their tokens but special ones.
+        """
+        if self.rows == "wrapped":
+            return [word for word in words if word not in (self.special.bos, *self.ends)]
         return self.ended(words[1:] if words and words[0] == self.special.bos else words)
 
     def ended(self, words: Sequence[int]) -> list[int]:

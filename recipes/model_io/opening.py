@@ -24,7 +24,7 @@ from recipes.data import Layout, SymbolCorpus
 from recipes.data.hub import nothing
 from recipes.data.symbols import special_ids
 from recipes.data.tokens import add_special
-from recipes.model_io.base import LoadedModel, Precision
+from recipes.model_io.base import LoadedModel, Precision, Rows
 from recipes.model_io.calling import called
 from recipes.model_io.foreign import open_foreign
 from recipes.model_io.known import Published
@@ -137,7 +137,7 @@ def open_saved(
         tokenizer=tokenizer,
         special=special,
         length=recipe.data.length,
-        rows="exact" if layout is not None and not layout.ends else "packed" if recipe.data.packed else "padded",
+        rows=_rows(recipe, layout),
         pace=recipe.order(),
         sha256=hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
         name=str(source),
@@ -147,6 +147,15 @@ def open_saved(
         recipe=recipe,
         layout=layout,
     )
+
+
+def _rows(recipe: Recipe, layout: Layout | None) -> Rows:
+    """Return the layout of the rows that a recipe trains on."""
+    if layout is not None and not layout.ends:
+        return "exact"
+    if recipe.data.wrap:
+        return "wrapped"
+    return "packed" if recipe.data.packed else "padded"
 
 
 def fill_speeds(process: dd.processes.ForwardProcess, path: Path) -> None:

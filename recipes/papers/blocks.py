@@ -9,7 +9,7 @@ In each block the time is drawn uniformly from an interval and its density not d
 of gradients: [0.45, 0.95] for blocks of 4 and [0.3, 0.8] for 16, the clipped schedules of the paper's comparison. For 8
 no value is published, so that of 16 is used. The original code searches for an interval at every validation and redraws
 a block whose share of masks is outside of it; neither is done here. It packs texts into rows without gaps; here one
-text is one row. Bounds are measured over all times.
+text is one row, unless ``--data.wrap`` is given. Bounds are measured over all times.
 
     python -m recipes.owt bd3lm-start
     python -m recipes.owt bd3lm-16 --start runs/owt/bd3lm-start
@@ -18,7 +18,8 @@ text is one row. Bounds are measured over all times.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from recipes.config import Loss, Recipe
+from recipes.config import Recipe
+from recipes.papers.mdlm import masks_by_mdlm
 
 INTERVALS = {4: (0.45, 0.95), 8: (0.3, 0.8), 16: (0.3, 0.8)}
 """Interval of training times, by the size of a block."""
@@ -31,19 +32,7 @@ def block_variants(recipe: Recipe, length: int) -> Mapping[str, tuple[str, Recip
         recipe: the corpus, the size of the network and the folder of runs.
         length: tokens of a sequence.
     """
-    optimizer = replace(
-        recipe.optimizer, lr=3e-4, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, warmup=2500, final=1.0, ema=0.9999
-    )
-    whole = replace(
-        recipe,
-        data=replace(recipe.data, length=length),
-        process={"kind": "mdlm"},
-        model=recipe.model | {"dropout": 0.1, "time_conditioned": False},
-        optimizer=optimizer,
-        loss=Loss(weighting={"kind": "clip", "high": None}),
-        batch=512,
-        steps=850_000,
-    )
+    whole = masks_by_mdlm(recipe, length, steps=850_000)
     found = {"bd3lm-start": ("masks, what the blocks below start from", whole)}
     for size, interval in INTERVALS.items():
         loss = replace(whole.loss, interval=interval, weigh_times=False)

@@ -31,7 +31,9 @@ class Published:
     data: Prepared
 
 
-def publish_tiny(folder: Path, process: dict | None = None, packed: bool = False, pace: str = "together") -> Published:
+def publish_tiny(
+    folder: Path, process: dict | None = None, packed: bool = False, pace: str = "together", wrap: bool = False
+) -> Published:
     """A network with random weights in ``folder``/run, its text in ``folder``/data."""
     text = folder / "text.jsonl"
     lines = [json.dumps({"text": f"{number}. {SENTENCES[number % len(SENTENCES)]}"}) for number in range(30)]
@@ -39,7 +41,7 @@ def publish_tiny(folder: Path, process: dict | None = None, packed: bool = False
     corpus = local(str(text), "train:300", held_out=11)
     data = prepare(corpus, folder / "data")
     recipe = Recipe(
-        data=Data(corpus=corpus, folder=folder / "data", length=LENGTH, packed=packed),
+        data=Data(corpus=corpus, folder=folder / "data", length=LENGTH, packed=packed, wrap=wrap),
         process=process or dict(kind="mdlm"),
         pace=pace,
         model=dict(kind="dit", dim=16, depth=1, heads=2, cond_dim=8, pad_to=1),

