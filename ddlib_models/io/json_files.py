@@ -33,6 +33,11 @@ def described(name: str, label: str, revision: str | None = None) -> dict[str, A
         raise ValueError(
             f"{label}: holds an adapter and no model; merge it into its model, model.merge_and_unload(), and save that"
         )
+    if (Path(name) / "weights" / "recipe.yaml").is_file():
+        raise ValueError(
+            f"{label}: is the folder of a run, not of a model alone; recipes.model_io.open_saved reads it, and "
+            f"python -m recipes.generate {name}"
+        )
     if Path(name).is_dir():
         raise ValueError(f"{label}: there is no config.json in this folder, so it holds no model")
     raise ValueError(f"{label}: no folder with a model here{answer}")

@@ -4,14 +4,18 @@ Every block of Python becomes a code cell, every block of bash that runs a cell 
 shows below a block is the output of its cell. Pictures that the code writes are shown by a cell.
 """
 
+from __future__ import annotations
+
 import base64
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jupytext
 from nbformat import NotebookNode, v4
-from sphinx.application import Sphinx
+
+if TYPE_CHECKING:  # the tests read pages without it
+    from sphinx.application import Sphinx
 
 PICTURE = re.compile(r"^!\[[^\]]*\]\(\.\./images/tutorials/([\w.-]+)\)$", re.M)
 HEADER = "---\njupyter:\n  kernelspec: {name: python3, display_name: Python 3, language: python}\n---\n\n"

@@ -251,11 +251,19 @@ def changes(there: dict[str, Any], wanted: dict[str, Any], place: str = "") -> l
 
 def _manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest after comparing the files' sizes with it."""
+    if folder.is_file():
+        raise ValueError(
+            f"{folder} is a file, must be a folder of prepared data: run python -m recipes.prepare local --files "
+            f"{folder} for text, array --files {folder} for ids"
+        )
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not there: run python -m recipes.prepare ... --out {folder}")
     path = folder / MANIFEST
     if not path.is_file():
-        raise ValueError(f"{folder} holds no prepared text, or only a part: it has no {MANIFEST}")
+        raise ValueError(
+            f"{folder} holds no prepared text, or only a part: it has no {MANIFEST}. Files of text or ids are prepared "
+            "by python -m recipes.prepare"
+        )
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

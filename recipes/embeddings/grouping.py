@@ -94,6 +94,10 @@ def _listed(wanted: int | list[int] | str, data: Prepared) -> tuple[list[Int[Ten
 
 
 def _path(wanted: int | list[int] | str, data: Prepared) -> Path:
+    if _is_list(wanted) and not Path(str(wanted)).is_file():
+        raise FileNotFoundError(
+            f"clusters={wanted!r}: there is no such file; python -m recipes.clusters makes one, or give a number"
+        )
     if _is_list(wanted):  # stored beside the data as other clusters are, until the file changes
         return data.folder / f"clusters-named-{hashlib.sha256(Path(str(wanted)).read_bytes()).hexdigest()[:12]}"
     if isinstance(wanted, str):

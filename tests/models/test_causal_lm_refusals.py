@@ -72,6 +72,10 @@ def test_what_is_no_causal_language_model_is_refused_by_name(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"name_or_path='.*empty': there is no config.json in this folder"):
         causal_lm(WORDS + 1, WORDS, str(tmp_path / "empty"))
+    (tmp_path / "empty" / "weights").mkdir()
+    (tmp_path / "empty" / "weights" / "recipe.yaml").touch()
+    with pytest.raises(ValueError, match=r"is the folder of a run, .* python -m recipes.generate .*empty"):
+        causal_lm(WORDS + 1, WORDS, str(tmp_path / "empty"))
 
 
 def test_a_network_that_cannot_look_ahead_is_refused_by_name(monkeypatch):

@@ -65,3 +65,10 @@ def test_given_clusters_have_the_centroids_of_their_words():
             assert torch.allclose(found.centroids[level][cluster], mean / mean.norm(), atol=1e-6)
             assert float(found.coherence[level][cluster]) == pytest.approx(float((mine @ mean / mean.norm()).mean()))
     assert found.tree().levels == (6, 3, 2, 1)
+
+
+def test_a_missing_file_names_the_command_that_makes_one(tmp_path):
+    from recipes.embeddings.grouping import clusters_there
+
+    with pytest.raises(FileNotFoundError, match=r"clusters='none.csv': there is no such file; python -m recipes.clusters"):
+        clusters_there("none.csv", None)
