@@ -45,7 +45,7 @@ def table() -> str:
                 continue
             arguments = ", ".join(str(p).split(":")[0] for p in inspect.signature(cls).parameters.values())
             summary = (inspect.getdoc(cls) or "no description").splitlines()[0]
-            package = registry.origin(kind, name).package
+            package = point.dist.name if point.dist else "ddlib"
             lines.append(
                 f"  {name:<14} {point.value.split(':')[1]}({arguments})" + f"  [{package}]" * (package != "ddlib")
             )

@@ -1,16 +1,21 @@
 """Metrics of samples of symbols as plug-ins, ``ddlib.metrics``: what ``recipes.evaluate`` measures of a model."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Int
 
-from recipes.data import Prepared, open_prepared
-from recipes.data.prepared import Documents
-from recipes.data.sources.pitches import midi_of
-from recipes.metrics import molecules, music, pictures
+if TYPE_CHECKING:
+    from recipes.data import Prepared
+    from recipes.data.prepared import Documents
+    from recipes.metrics.pictures import Classifier
+
+# imported where they are used: `python -m ddlib` loads this file to list it, and scipy and datasets take a second
 
 Samples = Sequence[Int[np.ndarray, " L"]]
 
@@ -33,6 +38,8 @@ class Pictures:
             data: labelled pictures.
             labels: class that each sample was drawn for, if any.
         """
+        from recipes.metrics import pictures
+
         return pictures.measure(_classifier(data.folder), np.stack(samples), np.stack(_all(data.validation)), labels)
 
 
@@ -41,6 +48,8 @@ class Molecules:
 
     def check(self, data: Prepared) -> None:
         """Raise ModuleNotFoundError without rdkit, ValueError if no held-out sequence is a molecule."""
+        from recipes.metrics import molecules
+
         molecules.rdkit()
         if not any(molecules.molecule(one) for one in _strings(_all(data.validation), _names(data))):
             raise ValueError("metrics: none of the held-out sequences is the SMILES of a molecule")
@@ -49,6 +58,8 @@ class Molecules:
         self, samples: Samples, data: Prepared, labels: Int[np.ndarray, " N"] | None = None
     ) -> dict[str, float]:
         """Return the metrics of ``recipes.metrics.molecules.measure``; novelty is that against the training split."""
+        from recipes.metrics import molecules
+
         names = _names(data)
         train, held = (frozenset(_strings(split, names)) for split in (_all(data.train), _all(data.validation)))
         return molecules.measure(_strings(samples, names), sorted(held), train)
@@ -59,18 +70,25 @@ class Music:
 
     def check(self, data: Prepared) -> None:
         """Raise ValueError if a symbol is no pitch, hold or rest."""
+        from recipes.data.sources.pitches import midi_of
+
         midi_of(_names(data))
 
     def measure(
         self, samples: Samples, data: Prepared, labels: Int[np.ndarray, " N"] | None = None
     ) -> dict[str, float]:
         """Return the metrics of ``recipes.metrics.music.measure`` against the held-out pieces."""
+        from recipes.metrics import music
+
         voices = 1 if data.layout is None else data.layout.voices
         return music.measure(samples, _all(data.validation), _names(data), voices)
 
 
 @cache
-def _classifier(folder: Path) -> pictures.Classifier:
+def _classifier(folder: Path) -> Classifier:
+    from recipes.data import open_prepared
+    from recipes.metrics import pictures
+
     data = open_prepared(folder)
     labels = np.asarray(data.train.labels)
     return pictures.train_classifier(np.stack(_all(data.train)), labels, data.shape, data.values)
