@@ -109,7 +109,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     with pytest.raises(ValueError, match="other holds no prepared text"):
         prepare(corpus(), tmp_path / "other")
     assert (tmp_path / "other" / "notes.txt").read_text() == "mine"
-    with pytest.raises(ValueError, match="is a file, must be a folder of prepared data: run python -m recipes.prepare"):
+    with pytest.raises(ValueError, match=r"is a file, must be a folder of prepared data: run python -m recipes"):
         open_prepared(tmp_path / "other" / "notes.txt")
     with pytest.raises(ValueError, match=r"notes.txt: is a file"):
         prepare(corpus(), tmp_path / "other" / "notes.txt")
