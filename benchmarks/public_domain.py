@@ -11,7 +11,7 @@ The corpus is a file of GPT-2 tokens (uint16, little-endian, xz), six sources on
 import argparse
 import json
 import lzma
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +25,16 @@ DOCUMENT = 2000
 
 def documents(text: str) -> Iterator[str]:
     """Yield the text in pieces of about ``DOCUMENT`` characters, cut at line ends."""
-    piece, size = [], 0
-    for line in text.splitlines(keepends=True):
+    return cut(text.splitlines(keepends=True), DOCUMENT)
+
+
+def cut(lines: Iterable[str], least: int) -> Iterator[str]:
+    """Yield the lines joined in pieces of at least so many characters, but for the last."""
+    piece, size = list[str](), 0
+    for line in lines:
         piece.append(line)
         size += len(line)
-        if size >= DOCUMENT:
+        if size >= least:
             yield "".join(piece)
             piece, size = [], 0
     if piece:

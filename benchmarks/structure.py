@@ -27,7 +27,7 @@ from benchmarks import structure_samples as samples
 from benchmarks.made import Run, arguments, by_text, curve, earlier, finished, less, shared, written
 from benchmarks.measuring import machine, medians, seconds
 from benchmarks.structure_page import BEGIN, END, tables
-from benchmarks.study import measured, provenance
+from benchmarks.study import measured
 from benchmarks.table import DOCS, fill
 from ddlib_models import DiT
 from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe, recipe_yaml
@@ -35,13 +35,14 @@ from recipes.data import SymbolCorpus, open_prepared, prepare
 from recipes.embeddings.grouping import clusters_for
 from recipes.embeddings.neighbours import neighbourhoods, stream
 from recipes.engine.parallel import World
+from recipes.engine.provenance import provenance
 from recipes.engine.setup import FromText, make_process
 from recipes.metrics import Terms
 
 STEPS, SEEDS = 1200, (0, 1)
 MASKS = "masks"
 TEMPERATURES = (0.5, 1.0, 2.0)
-"""Of the blur of molecules, in standard deviations of the similarity."""
+"""Temperatures of the blur of molecules, in standard deviations of the similarity."""
 Values = dict[str, Any]
 
 

@@ -34,7 +34,7 @@ def draw(work: Path, run: Cell) -> None:
     folder = work / "drawn"
     folder.mkdir(exist_ok=True)
     for calls in CALLS:
-        _drawn(folder / f"{run.recipe.output.folder.name}-{calls}.json", run, {None: COUNT}, Sampling(steps=calls))
+        _drawn(folder / f"{run.recipe.output.folder.name}-{calls}.json", run, {None: COUNT}, {"steps": calls})
     classes = open_prepared(run.recipe.data.folder).classes if "num_classes" in run.recipe.model else ()
     for strength in STRENGTHS if classes else ():
         sampling = {"steps": GUIDED_CALLS, "guidance": strength}
@@ -42,12 +42,12 @@ def draw(work: Path, run: Cell) -> None:
         _drawn(folder / f"{run.recipe.output.folder.name}-guided-{strength:g}.json", run, labels, sampling)
 
 
-def _drawn(path: Path, run: Cell, labels: Mapping[str | None, int], sampling: Sampling | Mapping[str, Any]) -> None:
+def _drawn(path: Path, run: Cell, labels: Mapping[str | None, int], sampling: Mapping[str, Any]) -> None:
     if path.exists():
         return
     tokens, marks = list[list[int]](), list[int]()
     for place, (label, count) in enumerate(labels.items()):
-        given = sampling if isinstance(sampling, Sampling) else Sampling(label=label, **sampling)
+        given = Sampling(label=label, **sampling)
         out = path.with_suffix(".jsonl")
         options = generate.Options(
             run=str(run.recipe.output.folder), samples=count, seed=run.seed, batch=50, sampling=given, out=out

@@ -45,7 +45,7 @@ def table() -> str:
                 continue
             arguments = ", ".join(str(p).split(":")[0] for p in inspect.signature(cls).parameters.values())
             summary = (inspect.getdoc(cls) or "no description").splitlines()[0]
-            package = point.dist.name if point.dist else "ddlib"
+            package = registry.origin(kind, name).package
             lines.append(
                 f"  {name:<14} {point.value.split(':')[1]}({arguments})" + f"  [{package}]" * (package != "ddlib")
             )
@@ -81,9 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     or command, or the recipes cannot be copied.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    names = recipe_names()
-    if arguments and arguments[0] in names:
-        return _run_recipe(arguments[0], arguments[1:])
+    folder = _recipes_folder()
+    names = sorted(path.stem for path in folder.glob("[!_]*.py")) if folder else []
+    if folder and arguments and arguments[0] in names:
+        return _run_recipe(folder, arguments[0], arguments[1:])
     recipes = f"recipes, each with its --help: {', '.join(names)}" if names else None
     parser = argparse.ArgumentParser(prog="ddlib", description="Without a command: what is registered.", epilog=recipes)
     commands = parser.add_subparsers(metavar="{show,verify,recipes}")
@@ -102,12 +103,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.error(f"{error}" + (f" (in {place})" if place else ""))
 
 
-def recipe_names() -> list[str]:
-    """Return the recipes that are commands; none if this installation does not contain them."""
-    folder = _recipes_folder()
-    return sorted(path.stem for path in folder.glob("[!_]*.py")) if folder else []
-
-
 def _recipes_folder() -> Path | None:
     """Return the recipes of the wheel, or of the checkout that ddlib is installed from."""
     package = Path(ddlib.__file__).parent
@@ -115,10 +110,8 @@ def _recipes_folder() -> Path | None:
     return next((place for place in places if (place / "train.py").is_file()), None)
 
 
-def _run_recipe(name: str, arguments: Sequence[str]) -> int:
+def _run_recipe(folder: Path, name: str, arguments: Sequence[str]) -> int:
     """Run a recipe of this installation; a copy that was changed runs as ``python -m recipes.NAME``."""
-    folder = _recipes_folder()
-    assert folder is not None
     sys.path.insert(0, str(folder.parent))
     try:
         module = importlib.import_module(f"recipes.{name}")

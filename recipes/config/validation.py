@@ -1,23 +1,21 @@
 """Range checks for numeric configuration fields, and other codebases' names of fields."""
 
-ELSEWHERE = {
-    **dict.fromkeys(("dtype", "precision", "fp16", "mixed_precision"), "hardware.bf16"),
-    **dict.fromkeys(
-        ("grad_accum", "accumulation", "gradient_accumulation_steps", "accumulate_grad_batches", "micro_batch_size"),
-        "hardware.micro_batch",
-    ),
-    "per_device_train_batch_size": "hardware.micro_batch",
-    **dict.fromkeys(("batch_size", "global_batch_size"), "batch"),
-    **dict.fromkeys(("learning_rate", "base_lr"), "optimizer.lr"),
-    **dict.fromkeys(("warmup_steps", "num_warmup_steps"), "optimizer.warmup"),
-    **dict.fromkeys(("ema_decay",), "optimizer.ema"),
-    **dict.fromkeys(("gradient_clip_val", "grad_clip"), "optimizer.max_grad_norm"),
-    **dict.fromkeys(("max_steps", "num_steps", "iters", "epochs", "num_train_epochs"), "steps"),
-    **dict.fromkeys(("seq_len", "sequence_length", "max_length", "context_length"), "data.length"),
-    **dict.fromkeys(("output_dir", "save_dir"), "output.folder"),
-    **dict.fromkeys(("eval_steps", "val_check_interval"), "output.validate_every"),
-    **dict.fromkeys(("save_steps",), "output.save_every"),
+_THEIRS = {
+    "hardware.bf16": "dtype precision fp16 mixed_precision",
+    "hardware.micro_batch": "grad_accum accumulation gradient_accumulation_steps "
+    "accumulate_grad_batches micro_batch_size per_device_train_batch_size",
+    "batch": "batch_size global_batch_size",
+    "optimizer.lr": "learning_rate base_lr",
+    "optimizer.warmup": "warmup_steps num_warmup_steps",
+    "optimizer.ema": "ema_decay",
+    "optimizer.max_grad_norm": "gradient_clip_val grad_clip",
+    "steps": "max_steps num_steps iters epochs num_train_epochs",
+    "data.length": "seq_len sequence_length max_length context_length",
+    "output.folder": "output_dir save_dir",
+    "output.validate_every": "eval_steps val_check_interval",
+    "output.save_every": "save_steps",
 }
+ELSEWHERE = {name: ours for ours, names in _THEIRS.items() for name in names.split()}
 """Fields of a recipe by the last part of their names in other codebases (MDLM, transformers, Lightning)."""
 
 

@@ -1,6 +1,5 @@
 """Clusters for a recipe's process: read from a file, or computed from the text."""
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from ddlib.hierarchies.clusters import Clusters
 from ddlib.hierarchies.clusters.semantic import embeddings_hash
 from ddlib.hierarchies.names import NO_NAMES, Names
 from recipes.data import Prepared
+from recipes.data.source import content_hash
 from recipes.embeddings.neighbours import unit_vectors
 
 
@@ -94,12 +94,12 @@ def _listed(wanted: int | list[int] | str, data: Prepared) -> tuple[list[Int[Ten
 
 
 def _path(wanted: int | list[int] | str, data: Prepared) -> Path:
-    if _is_list(wanted) and not Path(str(wanted)).is_file():
-        raise FileNotFoundError(
-            f"clusters={wanted!r}: there is no such file; python -m recipes.clusters makes one, or give a number"
-        )
     if _is_list(wanted):  # stored beside the data as other clusters are, until the file changes
-        return data.folder / f"clusters-named-{hashlib.sha256(Path(str(wanted)).read_bytes()).hexdigest()[:12]}"
+        if not (file := Path(str(wanted))).is_file():
+            raise FileNotFoundError(
+                f"clusters={wanted!r}: there is no such file; python -m recipes.clusters makes one, or give a number"
+            )
+        return data.folder / f"clusters-named-{content_hash(file)[:12]}"
     if isinstance(wanted, str):
         return Path(wanted)
     counts = [wanted] if isinstance(wanted, int) else wanted

@@ -12,7 +12,6 @@ from jaxtyping import Int
 
 if TYPE_CHECKING:
     from recipes.data import Prepared
-    from recipes.data.prepared import Documents
     from recipes.metrics.pictures import Classifier
 
 # imported where they are used: `python -m ddlib` loads this file to list it, and scipy and datasets take a second
@@ -40,7 +39,7 @@ class Pictures:
         """
         from recipes.metrics import pictures
 
-        return pictures.measure(_classifier(data.folder), np.stack(samples), np.stack(_all(data.validation)), labels)
+        return pictures.measure(_classifier(data.folder), np.stack(samples), np.stack(list(data.validation)), labels)
 
 
 class Molecules:
@@ -51,7 +50,7 @@ class Molecules:
         from recipes.metrics import molecules
 
         molecules.rdkit()
-        if not any(molecules.molecule(one) for one in _strings(_all(data.validation), _names(data))):
+        if not any(molecules.molecule(one) for one in _strings(data.validation, data)):
             raise ValueError("metrics: none of the held-out sequences is the SMILES of a molecule")
 
     def measure(
@@ -60,9 +59,8 @@ class Molecules:
         """Return the metrics of ``recipes.metrics.molecules.measure``; novelty is that against the training split."""
         from recipes.metrics import molecules
 
-        names = _names(data)
-        train, held = (frozenset(_strings(split, names)) for split in (_all(data.train), _all(data.validation)))
-        return molecules.measure(_strings(samples, names), sorted(held), train)
+        train, held = (frozenset(_strings(split, data)) for split in (data.train, data.validation))
+        return molecules.measure(_strings(samples, data), sorted(held), train)
 
 
 class Music:
@@ -81,7 +79,7 @@ class Music:
         from recipes.metrics import music
 
         voices = 1 if data.layout is None else data.layout.voices
-        return music.measure(samples, _all(data.validation), _names(data), voices)
+        return music.measure(samples, list(data.validation), _names(data), voices)
 
 
 @cache
@@ -91,18 +89,19 @@ def _classifier(folder: Path) -> Classifier:
 
     data = open_prepared(folder)
     labels = np.asarray(data.train.labels)
-    return pictures.train_classifier(np.stack(_all(data.train)), labels, data.shape, data.values)
-
-
-def _all(documents: Documents) -> list[Int[np.ndarray, " L"]]:
-    return [np.asarray(documents[number]) for number in range(len(documents))]
+    return pictures.train_classifier(np.stack(list(data.train)), labels, data.shape, data.values)
 
 
 def _names(data: Prepared) -> list[str]:
     """Return the names of the symbols in the order of their ids."""
-    vocabulary = data.tokenizer.get_vocab()
-    return sorted(vocabulary, key=vocabulary.__getitem__)
+    from recipes.visualization.saving import names_of
+
+    return names_of(data.tokenizer, data.vocab_size)
 
 
-def _strings(sequences: Samples, names: Sequence[str]) -> list[str]:
-    return ["".join(names[token] for token in one) for one in sequences]
+def _strings(sequences: Samples, data: Prepared) -> list[str]:
+    """Return sequences spelt in their symbols."""
+    from recipes.visualization.saving import spelt
+
+    names = _names(data)
+    return [spelt(one, names, "") for one in sequences]
