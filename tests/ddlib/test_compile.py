@@ -34,8 +34,9 @@ print("compiled", "beartype" in sys.modules)
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("checks", ["0", "1"])
+@pytest.mark.parametrize(
+    "checks", [pytest.param("0", marks=pytest.mark.nightly), pytest.param("1", marks=pytest.mark.slow)]
+)
 def test_loss_and_noising_compile_to_one_graph(checks):
     environment = {**os.environ, "DDLIB_SHAPECHECK": checks}
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False)

@@ -19,9 +19,7 @@ NIGHTLY = [case for case in REGISTERED if case[1] == "ragged" or (case[0] == "sa
 LATER = [pytest.param(*case, marks=pytest.mark.nightly if case in NIGHTLY else pytest.mark.slow) for case in REGISTERED]
 QUICK = [later if case[1] in LONG else case for case, later in zip(REGISTERED, LATER, strict=True)]
 FULL = [
-    pytest.param(*case, marks=pytest.mark.nightly)
-    if case[0] in ("processes", "samplers") and case[1] != "masked"
-    else later
+    pytest.param(*case, marks=pytest.mark.nightly) if case[0] in ("processes", "samplers") else later
     for case, later in zip(REGISTERED, LATER, strict=True)
 ]
 
@@ -101,8 +99,17 @@ PRESETS = {"punctuated": {"schedule": "cosine", "bands": 2}, "hdlm_noisy": {"p_u
 """Values for those that need some."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", available("presets"))
+ALIKE = ("staged_levels", "hdlm_noisy", "punctuated")
+"""Presets whose processes are of classes that other presets give too, in more time than those."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if name in ALIKE else pytest.mark.slow)
+        for name in available("presets")
+    ],
+)
 def test_a_registered_preset_gives_a_right_process(name):
     check(dd.build("processes", {"kind": name} | PRESETS.get(name, {}), Known()))
 

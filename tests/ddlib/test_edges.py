@@ -153,7 +153,7 @@ def test_drawn_hierarchies(hierarchy, schedule, t, seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(20))
 @given(strategies.hierarchies(max_depth=4), strategies.exact_schedules(), st.floats(0.02, 0.98), st.integers(0, 99))
 def test_drawn_hierarchies_from_hidden_states(hierarchy, schedule, t, seed):
     process = Hierarchical(hierarchy, schedule)
