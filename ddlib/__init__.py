@@ -28,6 +28,7 @@ from ddlib.plugins import registry
 from ddlib.plugins.config import build
 from ddlib.samplers import sample
 from ddlib.samplers.likelihood import Likelihood, likelihood
+from ddlib.samplers.training_rows import TrainingRows
 from ddlib.times import sample_times
 from ddlib.utils import moved, renamed
 from ddlib.utils.random import KeyedGenerator
@@ -48,6 +49,7 @@ __all__ = [
     "Likelihood",
     "Measure",
     "Tally",
+    "TrainingRows",
     "bound",
     "build",
     "cavity_logits",

@@ -150,7 +150,7 @@ class OrderedSampler(Sampler):
         predictions = list(run.network.at(z, state.t, chosen))
         if steps > 1 and self.uses_predictions:
             for part in predictions:
-                score[part.b, part.i] = self._scores(run, part, level)
+                score[part.b, part.i] = self.scores(run, part, level)
             chosen = self.choose(score, level, steps, noise, **options)
         target = torch.where(chosen, level - 1 if steps > 1 else 0, run.process.level_of(z))
         used = (part.take(chosen[part.b, part.i]) for part in predictions if bool(chosen[part.b, part.i].any()))
@@ -168,7 +168,8 @@ class OrderedSampler(Sampler):
         """Return the state of selected rows; the memo has no axis of rows."""
         return state._replace(z=state.z[rows], t=state.t[rows])
 
-    def _scores(self, run: SamplingContext, part: Predictions, level: Int64[Tensor, "B L"]) -> Float64[Tensor, "N"]:
+    def scores(self, run: SamplingContext, part: Predictions, level: Int64[Tensor, "B L"]) -> Float64[Tensor, "N"]:
+        """Compute the scores of the child distributions at N positions, given the remaining edges of all, (B, L)."""
         score = torch.zeros(len(part.b), dtype=torch.float64, device=part.b.device)
         for rows, _, _, log_probs in child_log_probs(run, part, level[part.b, part.i] - 1, self.force_transition):
             score[rows] = self.confidence(log_probs).to(torch.float64)

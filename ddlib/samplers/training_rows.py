@@ -1,0 +1,268 @@
+"""Training states along the order of a sampler, with true tokens in place of drawn ones."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from ddlib.parameterization.logits import Parameterization
+from ddlib.processes import ForwardProcess, LevelProcess, unchanged
+from ddlib.samplers.base import Sampler, SamplingContext, level_process
+from ddlib.samplers.ordered import OrderedSampler, model_time
+from ddlib.samplers.runtime.model import ModelWrapper, Predictions
+from ddlib.samplers.runtime.reverse_step import Uniforms
+from ddlib.typing import Denoiser, PaddingMask, Tokens
+from ddlib.utils.random import KeyedGenerator, rand
+from ddlib.utils.validation import check_count, check_padding, check_shape, require
+from ddlib.weightings import Constant
+
+_INSTEAD = "train on random noise, ddlib.training_loss, for other processes"
+_ROWS = 64
+"""Number of one-hot distributions in memory at a time."""
+_AGES, _FIRST, _LATER = range(3)
+"""Streams of random numbers: for the start, for new states after it, for the noise of the order."""
+
+
+class TrainingRows:
+    r"""Rows of a batch that descend from noise to data along the order of a sampler, with true tokens.
+
+    A network that is trained on random noise learns contexts that samplers with an order never meet. Here a row of the
+    batch is a sequence x with its current states z. One network call gives the loss at z and the scores by which the
+    order chooses the positions that descend next. These take their true states (teacher forcing), and a finished row is
+    replaced by a new sequence. No further call is needed. The minimiser of the loss at a state is unchanged; the states
+    that are visited change (PUMA, arXiv 2602.10314, for masks; here for every hierarchy, theory section 18).
+
+    A loop calls the network at ``z`` and ``t``, ``training_loss`` with ``loss_options``, then ``step`` and
+    ``replace``. Rows begin at states of different progress, spread evenly over the batch.
+
+    Args:
+        process: process with levels that starts at the mask.
+        order: an ordered sampler, such as ``Confidence()`` or ``LeftToRight()``; its temperature is part of the order.
+        x: (B, L) first sequences.
+        mask: (B, L) bool, True at real tokens; padding stands from the beginning. None if all tokens are real.
+        per_step: least number of edges that a row descends in a step; an order with a threshold selects more.
+        parameterization: meaning of the network's logits, as in ``nelbo``.
+        seed: seed of all random numbers, which depend on (seed, number of steps, row) alone.
+        index: (B,) numbers of the rows in a batch that is divided over processes or micro-batches; default 0..B-1.
+        total: number of rows of the whole batch; default B.
+
+    Raises:
+        TypeError: a sampler without an order, a process without levels.
+        ValueError: a process that does not start at the mask; an order that needs a time grid; bad x, mask, per_step,
+            index or total.
+
+    Example:
+        >>> import ddlib as dd
+        >>> process, x = dd.presets.mdlm(5), torch.arange(8).view(2, 4) % 5
+        >>> rows = dd.TrainingRows(process, dd.samplers.LeftToRight(), x)
+        >>> for _ in range(3):
+        ...     logits = torch.zeros(2, 4, 5)  # network(rows.z, rows.t)
+        ...     loss = dd.training_loss(process, logits, rows.x, rows.z, rows.t, **rows.loss_options())
+        ...     finished = rows.step(logits)
+        ...     rows.replace(finished, x[finished])
+        >>> rows.z
+        tensor([[0, 1, 2, 5],
+                [4, 5, 5, 5]])
+    """
+
+    def __init__(
+        self,
+        process: ForwardProcess,
+        order: Sampler,
+        x: Tokens,
+        mask: PaddingMask | None = None,
+        *,
+        per_step: int = 1,
+        parameterization: Parameterization = "cavity",
+        seed: int = 0,
+        index: Int64[Tensor, "B"] | None = None,
+        total: int | None = None,
+    ) -> None:
+        check_order(process, order)
+        assert isinstance(order, OrderedSampler) and isinstance(process, LevelProcess)
+        process.check_inputs(x=x)
+        check_padding(x, mask)
+        self.process, self.order, self.parameterization = process, order, parameterization
+        self.per_step = check_count("per_step", per_step)
+        self.seed, self.steps = check_count("seed", seed, 0), 0
+        self.index: Tensor = torch.arange(len(x), device=x.device) if index is None else index
+        check_shape("index", self.index, (len(x),), "(B,), the number of each row")
+        self.total = len(x) if total is None else check_count("total", total)
+        self._unique = all(process.subtree_logits_suffice(j, j - 1) for j in range(1, self._depth + 1))
+        self.x, self.free = x.clone(), torch.ones_like(x, dtype=torch.bool) if mask is None else mask.clone()
+        state = order.init(self._run(_AGES))
+        self._memo = state.memo
+        self.z = torch.where(self.free, state.z, x)
+        self.t = state.t
+        self._spread()
+
+    def loss_options(self, mode: str = "standard") -> dict[str, Any]:
+        """Return the arguments of ``training_loss`` and ``linear_training_loss`` after x, z and t, for these states.
+
+        The weight of a row is the number of its edges over the number of those whose loss the mode sums. The sum over
+        the positions of a row thus estimates the sum over all steps of its sequence. Its mean over the states of a
+        sequence, one for each step in a random order, is an upper bound of -log p(x); for masks the ordinary bound.
+
+        Args:
+            mode: "standard": the loss of the next edge of every position that is not a token yet. "edges" and "hard":
+                of all edges below it, as in ``training_loss``.
+        """
+        level = self.levels
+        summed = (level > 0).sum(-1) if mode == "standard" else level.sum(-1)
+        return dict(
+            weighting=Constant(),
+            mode=mode,
+            mask=self.free,
+            edge_weights=[1.0] * self._depth if mode == "edges" else None,
+            parameterization=self.parameterization,
+            measure=self._edges.to(torch.float64) / summed.clamp_min(1),
+        )
+
+    @property
+    def levels(self) -> Int64[Tensor, "B L"]:
+        """Number of edges that remain at each position, 0 at tokens and at padding."""
+        return torch.where(self.free, self.process.level_of(self.z), 0)
+
+    @torch.no_grad()
+    def step(self, output: Tensor, denoiser: Denoiser | None = None) -> Bool[Tensor, "B"]:
+        """Descend at the positions that the order chooses, to their true states.
+
+        Args:
+            output: the network's logits at ``z`` and ``t``, (B, L, K); with a split denoiser its features, (B, L, D).
+            denoiser: the split denoiser; None if ``output`` is logits.
+
+        Returns:
+            (B,) bool, True at rows without an open position, which ``replace`` takes next.
+
+        Raises:
+            ValueError: an output of another shape.
+        """
+        level, run = self.levels, self._run(_LATER)
+        noise = self.order.noise(run, self.z) + self.order.priority(self.z)
+        score = torch.zeros_like(noise)
+        if self.order.uses_predictions:
+            part = self._predictions(output, denoiser, level > 0)
+            score[part.b, part.i] = self.order.scores(run, part, level)
+        least = torch.full_like(self.index[:, None], self.per_step)
+        chosen = self.order.choose(score, level, 1, noise, least=least)
+        self.z = self._descended(chosen, torch.where(chosen, level - 1, self.process.level_of(self.z)), run)
+        self.t, self.steps = model_time(run, self.z, self._memo), self.steps + 1
+        return (self.levels == 0).all(-1)
+
+    def replace(self, rows: Bool[Tensor, "B"] | Int64[Tensor, "n"], x: Tokens, mask: PaddingMask | None = None) -> None:
+        """Put new sequences into some rows; each begins as noise.
+
+        Args:
+            rows: (B,) bool or (n,) indices, the rows.
+            x: (n, L) their sequences.
+            mask: (n, L) bool, True at real tokens; None if all are.
+
+        Raises:
+            TypeError, ValueError: bad x or mask; a number of sequences other than that of the rows.
+        """
+        rows = rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows
+        if len(rows) == 0 == len(x):
+            return
+        self.process.check_inputs(x=x)
+        check_padding(x, mask)
+        check_shape("x", x, (len(rows), self.x.shape[1]), f"(n, L) = {(len(rows), self.x.shape[1])}, one for each row")
+        self.x[rows], self.free[rows] = x, torch.ones_like(x, dtype=torch.bool) if mask is None else mask
+        self.z[rows] = torch.where(self.free[rows], self.process.num_states - 1, x)
+        self.t = model_time(self._run(_LATER), self.z, self._memo)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the progress of all rows; with ``load_state_dict`` training resumes with identical results."""
+        return {"x": self.x, "z": self.z, "free": self.free, "steps": self.steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the result of ``state_dict``.
+
+        Raises:
+            ValueError: rows of another shape.
+        """
+        for name in ("x", "z", "free"):
+            check_shape(f"state[{name!r}]", state[name], self.x.shape, f"that of the rows, {tuple(self.x.shape)}")
+        self.x, self.z, self.free = (state[name].to(self.x.device).clone() for name in ("x", "z", "free"))
+        self.steps = int(state["steps"])
+        self.t = model_time(self._run(_LATER), self.z, self._memo)
+
+    @property
+    def _depth(self) -> int:
+        return len(self.process.levels) - 1
+
+    @property
+    def _edges(self) -> Int64[Tensor, "B"]:
+        return self._depth * self.free.sum(-1)
+
+    def _run(self, stream: int) -> SamplingContext:
+        """Return the inputs of the sampler's methods, with random numbers of this step."""
+        device = self.x.device
+        noise = KeyedGenerator(self.seed, self.steps * _LATER + stream, self.index, scattered=True)
+        times = torch.tensor([1.0, 0.0], dtype=torch.float64, device=device)
+        network = ModelWrapper(self.process, _not_called, self.parameterization)
+        return SamplingContext(self.process, network, unchanged, times, self.free, noise)
+
+    def _predictions(self, output: Tensor, denoiser: Denoiser | None, where: Bool[Tensor, "B L"]) -> Predictions:
+        """Return the output at some positions as the samplers take it."""
+        network = ModelWrapper(self.process, denoiser or _not_called, self.parameterization)
+        network.head.check(output, self.z, self.z.shape[1])
+        b, i = where.nonzero().unbind(1)
+        return Predictions(network, output[b, i], b, i, self.z[b, i], self.t[b], self.z[b, :0])
+
+    def _spread(self) -> None:
+        """Descend at random in proportion to the row's number, so that rows are not all young together."""
+        run, depth = self._run(_FIRST), self._depth
+        u = rand((*self.x.shape, depth), run.generator, self.x.device)
+        u = u.masked_fill(~self.free[..., None], 2.0).flatten(1)
+        number = torch.div(self._edges * self.index, self.total, rounding_mode="floor")
+        taken = u.argsort(-1).argsort(-1) < number[:, None]
+        down = taken.view(*self.x.shape, depth).sum(-1)
+        for edge in range(depth):
+            moves = down > edge
+            self.z = self._descended(moves, self.process.level_of(self.z) - moves.long(), run)
+        self.t = model_time(run, self.z, self._memo)
+
+    def _descended(self, moves: Bool[Tensor, "B L"], target: Tokens, run: SamplingContext) -> Tokens:
+        """Return the states with the true ones, or those drawn given the true tokens, where positions move."""
+        if self._unique:
+            return torch.where(moves, level_process(run).ascend(self.x, target), self.z)
+        uniforms, result = Uniforms(self.z, run.generator), self.z.clone()
+        b, i = moves.nonzero().unbind(1)
+        for some in torch.arange(len(b), device=b.device).split(_ROWS):
+            at = b[some], i[some]
+            known = one_hot(self.x[at], self.process.vocab_size)[:, None].to(torch.float64).log()
+            result[at] = self.process.sample_given_level(  # never forced: z may be a cluster without the true token
+                known, self.z[at][:, None], self.t[at[0]], self.t[at[0]], target[at][:, None], uniforms.at(*at)
+            )[:, 0]  # fmt: skip
+        return result
+
+
+def check_order(process: ForwardProcess, order: Sampler) -> None:
+    """Raise unless rows of the process can descend in this order: the process starts at the mask alone.
+
+    Raises:
+        TypeError: a sampler without an order; a process without levels.
+        ValueError: a process that does not start at the mask; an order whose choice depends on a time grid.
+    """
+    if not isinstance(order, OrderedSampler):
+        raise TypeError(
+            f"order is {order!r}, must be a sampler that chooses which position goes next, such as Confidence() or "
+            f"LeftToRight(); {_INSTEAD}"
+        )
+    if not isinstance(process, LevelProcess):
+        raise TypeError(f"an order needs a process with levels, {process!r} has none; {_INSTEAD}")
+    require(
+        process.levels[-1] == 1 and process.exact_ends,
+        f"an order needs a process that starts at the mask alone, {process!r} does not; {_INSTEAD}",
+    )
+    require(
+        not order.by_times,
+        f"order is {order!r}, must choose without a time grid, which training does not have: leave out per_step",
+    )
+
+
+def _not_called(z: Tensor, t: Tensor) -> Tensor:
+    raise TypeError("the network of training rows is called by the training loop")

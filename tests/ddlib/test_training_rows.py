@@ -1,0 +1,179 @@
+"""Rows that descend along an order with true tokens: their states, their loss, and how they resume."""
+
+import itertools
+
+import pytest
+import torch
+from cases import examples
+from fixtures import LEVELS, Halves
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from refusals import refuses
+from test_likelihood import ORDERS, Opinions, plain_processes
+
+import ddlib as dd
+from ddlib.samplers import Confidence, InOrder, LeftToRight
+from ddlib.verification.framework.reference import integrate_bound
+
+F64 = torch.float64
+RANDOM = Confidence(temperature=1e6)
+pytestmark = pytest.mark.usefixtures("checked_in_full")
+
+
+def timeless(process, length, seed=0):
+    network = Opinions(process, length, seed=seed)
+    network.late.zero_()
+    return network
+
+
+def losses(rows, logits, mode="standard"):
+    """The loss of every token, (B, L)."""
+    return dd.training_loss(rows.process, logits, rows.x, rows.z, rows.t, reduction="none", **rows.loss_options(mode))
+
+
+@pytest.mark.parametrize("mode", ["standard", "edges"])
+def test_in_a_random_order_the_loss_of_masks_is_the_ordinary_bound(mode):
+    process, length = dd.processes.Masked(3, dd.schedules.Cosine()), 3
+    network, x = timeless(process, length), torch.tensor([[0, 2, 1]])
+    total = 0.0
+    for number in range(length):
+        kept = [torch.tensor(some) for some in itertools.combinations(range(length), number)]
+        for some in kept:
+            rows = dd.TrainingRows(process, LeftToRight(), x)
+            z = torch.full_like(x, 3)
+            z[0, some.long()] = x[0, some.long()]
+            rows.load_state_dict(rows.state_dict() | {"z": z})
+            total += losses(rows, network(rows.z, rows.t), mode).sum() / len(kept) / length
+    joint = torch.zeros(3, 3, 3, dtype=F64)
+    joint[0, 2, 1] = 1.0
+    assert abs(total - integrate_bound(process, joint, network).sum()) < 1e-9
+
+
+def test_rows_in_a_random_order_visit_every_set_of_masks_as_often_as_random_noise():
+    process, length, rounds = dd.presets.mdlm(4), 3, 20
+    x = torch.randint(4, (300, length), generator=torch.Generator().manual_seed(0))
+    rows = dd.TrainingRows(process, RANDOM, x, seed=3)
+    visits = torch.zeros(2**length)
+    for _ in range(length * rounds):
+        visits += (rows.z == 4).long().mul(torch.tensor([1, 2, 4])).sum(-1).bincount(minlength=2**length)
+        finished = rows.step(torch.zeros(300, length, 4))
+        rows.replace(finished, x[finished])
+    number = torch.tensor([bin(state).count("1") for state in range(2**length)])
+    expected = torch.where(number == 0, 0.0, 1 / length / torch.tensor([1.0, 3.0, 3.0, 1.0])[number])
+    error = (expected * (1 - expected) / (300 * rounds)).sqrt()  # each number of masks once in every sequence
+    assert ((visits / visits.sum() - expected).abs() <= 4 * error).all()
+
+
+@given(plain_processes(), st.sampled_from(list(ORDERS.values())), st.integers(0, 99))
+@settings(max_examples=examples(40))
+def test_the_losses_of_the_steps_of_a_sequence_are_its_likelihood(process, order, seed):
+    x = torch.randint(process.vocab_size, (3, 2), generator=torch.Generator().manual_seed(seed))
+    network = Opinions(process, 2, seed=seed)
+    rows = dd.TrainingRows(process, order, x, index=torch.zeros(3, dtype=torch.int64))
+    total = torch.zeros(3, dtype=F64)
+    for _ in range(2 * (len(process.levels) - 1)):
+        logits = network(rows.z, rows.t.float())  # as samplers do
+        loss = dd.training_loss(process, logits, x, rows.z, rows.t, dd.weightings.Constant(), reduction="none")
+        before = rows.levels
+        finished = rows.step(logits)
+        total += torch.where(rows.levels < before, loss, 0.0).sum(-1)
+    assert finished.all() and torch.equal(rows.z, x)
+    steps = None if order.consistent_joint else 2 * (len(process.levels) - 1)
+    exact = dd.likelihood(process, network, x, order, steps=steps).log_likelihood
+    torch.testing.assert_close(-total, exact, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["standard", "edges", "hard"])
+def test_weights_of_a_row_are_its_edges_over_those_that_are_summed(mode):
+    process = LEVELS["levels"]
+    x = torch.randint(6, (4, 5), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(x, dtype=torch.bool)
+    mask[1, 3:] = False
+    rows = dd.TrainingRows(process, LeftToRight(), x, mask)
+    level = rows.levels
+    assert level.sum(-1).tolist() == [15, 9 - 2, 15 - 7, 15 - 11]
+    summed = (level > 0).sum(-1) if mode == "standard" else level.sum(-1)
+    options = rows.loss_options(mode)
+    assert torch.equal(options["measure"], torch.tensor([15.0, 9.0, 15.0, 15.0], dtype=F64) / summed)
+    assert (losses(rows, torch.zeros(4, 5, 6), mode)[level == 0] == 0).all()
+    assert torch.equal(rows.z[~mask], x[~mask])
+
+
+@pytest.mark.parametrize("name", ["hdlm-xi", "levels-xi-below", "levels-xi"])
+def test_states_are_drawn_given_the_true_tokens_where_tokens_leave_their_cluster(name):
+    process, rounds = LEVELS[name], 3000
+    x = torch.tensor([[2]]).expand(rounds, 1)
+    rows = dd.TrainingRows(process, LeftToRight(), x, index=torch.zeros(rounds, dtype=torch.int64), seed=1)
+    rows.index = torch.arange(rounds)
+    depth = len(process.levels) - 1
+    rows.step(torch.zeros(rounds, 1, 6))
+    found = rows.z.flatten().bincount(minlength=process.num_states) / rounds
+    one, half = torch.nn.functional.one_hot(x[:1], 6).to(F64), torch.tensor([0.5], dtype=F64)
+    law = process.posterior(one, torch.tensor([[process.num_states - 1]]), half, half / 2)[0, 0]
+    law = torch.where(process.level_of(torch.arange(process.num_states)[None])[0] == depth - 1, law, 0.0)
+    law = law / law.sum()
+    assert (law > 0).sum() > 1
+    assert ((found - law).abs() <= 4.5 * (law * (1 - law) / rounds).sqrt()).all()
+
+
+def test_an_order_that_keeps_tokens_in_their_cluster_reaches_the_true_ones_from_others_too():
+    process, x = LEVELS["levels-xi"], torch.arange(6)[:, None].expand(6, 4)
+    rows = dd.TrainingRows(process, Confidence(force_transition=True), x, seed=1)
+    for _ in range(12):
+        assert (process.likelihood(rows.z, rows.x, rows.t) > 0).all()
+        finished = rows.step(torch.zeros(6, 4, 6))
+    assert finished.all() and torch.equal(rows.z, x)
+
+
+def test_a_row_depends_neither_on_the_rest_of_the_batch_nor_on_its_processes_and_resumes():
+    process, total, order = LEVELS["levels-xi"], 6, Confidence("entropy", temperature=0.3)
+    x = torch.randint(6, (40, total, 3), generator=torch.Generator().manual_seed(0))
+    network = Opinions(process, 3)
+
+    def run(some, steps, begin=None):
+        rows = dd.TrainingRows(process, order, x[0, some], per_step=2, seed=4, index=some, total=total)
+        if begin is not None:
+            rows.load_state_dict(begin)
+        for step in range(rows.steps, steps):
+            finished = rows.step(network(rows.z, rows.t))
+            rows.replace(finished, x[1 + step, some[finished]])
+        return rows
+
+    whole = run(torch.arange(total), 17)
+    for some in (torch.tensor([0, 2, 4]), torch.tensor([1, 3, 5])):
+        part = run(some, 17)
+        assert torch.equal(part.z, whole.z[some]) and torch.equal(part.t, whole.t[some])
+    resumed = run(torch.arange(total), 17, run(torch.arange(total), 8).state_dict())
+    assert torch.equal(resumed.z, whole.z) and torch.equal(resumed.x, whole.x) and torch.equal(resumed.t, whole.t)
+
+
+@pytest.mark.parametrize("order", [Confidence(), InOrder(dd.paces.LeftToRight(), "margin")], ids=repr)
+def test_features_of_a_split_network_give_the_choices_of_its_logits(order):
+    process, network = LEVELS["levels"], Halves(LEVELS["levels"])
+    x = torch.randint(6, (5, 4), generator=torch.Generator().manual_seed(0))
+    one, other = (dd.TrainingRows(process, order, x) for _ in range(2))
+    for _ in range(6):
+        one.step(network(one.z, one.t.float()))
+        other.step(network.features(other.z, other.t.float()), network)
+        assert torch.equal(one.z, other.z)
+
+
+X = torch.zeros(2, 3, dtype=torch.int64)
+LATE = dd.processes.Hierarchical(dd.hierarchies.Tree([[0, 0, 1, 1]]), dd.schedules.Geometric(0.1, 2.0))
+
+
+def rows(process=None, order=None, **options):
+    return dd.TrainingRows(process or dd.presets.mdlm(4), order or Confidence(), X, **options)
+
+
+test_what_has_no_order_is_refused = refuses(r"""
+    rows(order=Ancestral()) | TypeError | order is Ancestral\(.*must be a sampler that chooses which position goes next
+    rows(dd.presets.gidd(4, 0.3)) | TypeError | needs a process with levels, .*train on random noise
+    rows(LATE) | ValueError | needs a process that starts at the mask alone
+    rows(order=Confidence(per_step="expected")) | ValueError | must choose without a time grid
+    rows(per_step=0) | ValueError | per_step is 0
+    rows(index=torch.arange(3)) | ValueError | index has shape
+    rows().replace(torch.tensor([0]), X) | ValueError | x has shape
+    rows().load_state_dict(dict(rows().state_dict(), z=X[:1])) | ValueError | state\['z'\] has shape
+    rows().step(torch.zeros(2, 3, 5)) | ValueError | logits
+""")
