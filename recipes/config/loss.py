@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ddlib import parts
+from ddlib.samplers import Sampler
 from ddlib.times.base import check_interval
 from ddlib.weightings import Weighting
 from recipes.config.times import check_times
@@ -60,6 +61,14 @@ class Loss:
     interval: tuple[float, float] = (0.0, 1.0)
     """Training times are drawn between these. Positions that are clean, or all noise, stay at 0 and at 1."""
 
+    order: str | None = None
+    """Train on the states that a sampler with an order meets, such as confidence, confidence:score=entropy or
+    left_to_right: rows of the batch descend along it with their true tokens. None: on random noise."""
+    order_per_step: int = 16
+    """For ``order``, the least number of edges that a row descends in a step."""
+    order_share: float = 1.0
+    """For ``order``, the share of the rows that follow it; the others are noised at random."""
+
     __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
@@ -71,6 +80,14 @@ class Loss:
         at_least(0, auxiliary=self.auxiliary)
         check_times("times", self.times)
         check_interval(self.interval)
+        at_least(1, order_per_step=self.order_per_step)
+        if not 0 < self.order_share <= 1:
+            raise ValueError(f"order_share={self.order_share}: must lie in (0, 1], the share of rows along loss.order")
+        if self.order is None:
+            return
+        self.along()
+        if self.levels != "independent":
+            raise ValueError(f"order={self.order!r}: not with levels={self.levels!r}, must be 'independent'")
 
     def rule(self) -> Weighting:
         """Return the weighting as an object.
@@ -79,6 +96,15 @@ class Loss:
             ValueError: the weighting refuses its values.
         """
         return parts.build("weightings", self.weighting, None, "loss.weighting")
+
+    def along(self) -> Sampler:
+        """Return the sampler whose order training follows.
+
+        Raises:
+            ValueError: there is no such sampler, or it refuses its values.
+        """
+        found: Sampler = parts.build("samplers", self.order, None, "loss.order")
+        return found
 
     def about(self, padded: bool = True) -> str:
         """Describe how the training loss differs from the bound, for every place that shows it.
@@ -93,4 +119,9 @@ class Loss:
         drawn = [] if self.times == "uniform" or self.weigh_times else [f"times {self.times}, not divided out"]
         low, high = self.interval
         between = [] if (low, high) == (0, 1) else [f"times from {low:g} to {high:g} alone"]
-        return ", ".join([self.rule().about, *padding, *asked, *second, *drawn, *between])
+        rule, along = self.rule().about, []
+        if self.order is not None:
+            rule = "all edges of a text over those summed"
+            share = "" if self.order_share == 1 else f" for {self.order_share:g} of the rows"
+            along = [f"along the order {self.order}{share}"]
+        return ", ".join([rule, *padding, *asked, *second, *drawn, *between, *along])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from recipes.data.packing import pack
     from recipes.data.prepared import Documents, Prepared, corpus_of, open_prepared
     from recipes.data.sequences import Layout, Sequences
-    from recipes.data.stream import Batch, examples
+    from recipes.data.stream import Batch, examples, lookup
     from recipes.data.symbols import prepare_ids
     from recipes.data.wrapping import wrapped
 
@@ -28,6 +28,7 @@ _LATER = {
     "Sequences": "sequences",
     "corpus_of": "prepared",
     "examples": "stream",
+    "lookup": "stream",
     "open_prepared": "prepared",
     "pack": "packing",
     "prepare": "making",
@@ -50,6 +51,7 @@ __all__ = [
     "lm1b",
     "load_documents",
     "local",
+    "lookup",
     "open_prepared",
     "openwebtext",
     "pack",

@@ -106,6 +106,14 @@ def examples(
     if len(rows) < world:
         raise ValueError(f"world={world}: there are only {len(rows)} rows of text, fewer than processes")
 
+    mine = slice(start + rank, END, world)
+    data = _ordered(rows, _filling(documents, length, pad_id), seed)
+    return _read(data, _pieces if packed else _examples, mine, batch_size, threads)
+
+
+def _filling(documents: Documents, length: int, pad_id: int) -> Callable[[Any, np.random.Generator], Row]:
+    """Return the function from the members of a row to the row, with windows drawn from a random generator."""
+
     def fill(members: int | Int[np.ndarray, " m"], random: np.random.Generator) -> Row:
         tokens, begins, end = np.full(length, pad_id, dtype=np.int64), [], 0
         for number in np.atleast_1d(members):
@@ -115,8 +123,7 @@ def examples(
         labels = documents.labels[np.atleast_1d(members)].tolist() if len(documents.labels) else ()
         return Row(tokens, end, tuple(begins), tuple(labels))
 
-    mine = slice(start + rank, END, world)
-    return _read(rows, fill, _pieces if packed else _examples, mine, seed, batch_size, threads)
+    return fill
 
 
 @dataclass(frozen=True)
@@ -133,6 +140,19 @@ class Shuffled(Sequence[Any]):
         epoch, place = divmod(position, len(self.rows))
         draws = np.random.Philox(key=self.seed, counter=[0, 0, 0, epoch]).random_raw(len(self.rows))
         return self.rows[int(np.argsort(draws, kind="stable")[place])]
+
+
+def lookup(documents: Documents, *, length: int, pad_id: int, seed: int) -> Callable[[Sequence[int]], Batch]:
+    """Return the function from positions of the global order of ``examples``, unpacked, to a batch of these examples.
+
+    Args:
+        documents: token ids.
+        length: tokens of a row.
+        pad_id: id of padding.
+        seed: seed of order and windows.
+    """
+    data = _ordered(range(len(documents)), _filling(documents, length, pad_id), seed)
+    return lambda positions: _examples([data[position] for position in positions])
 
 
 def window(document: Int[np.ndarray, " m"], length: int, random: np.random.Generator) -> Int[np.ndarray, " n"]:
@@ -169,23 +189,21 @@ def _stack(rows: Sequence[Row]) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]
     return tokens, torch.arange(tokens.shape[1]) < torch.tensor([row.real for row in rows])[:, None]
 
 
-def _read(
-    rows: Sequence[Any],
-    fill: Callable[[Any, np.random.Generator], Row],
-    collate: Callable[[Sequence[Row]], Batch],
-    mine: slice,
-    seed: int,
-    batch_size: int,
-    threads: int,
-) -> Iterator[Batch]:
-    """Build grain's pipeline: a stateless order, a random generator for each position, and read-ahead."""
+def _ordered(rows: Sequence[Any], fill: Callable[[Any, np.random.Generator], Row], seed: int) -> Any:
+    """Return the rows in their global order, without end: a stateless order, a random generator for each position."""
     order, windows = (int(part) for part in np.random.SeedSequence(seed).generate_state(2))
     if len(rows) < SMALL:
         data = grain.MapDataset.source(Shuffled(rows, order))
     else:
         data = grain.MapDataset.source(rows).shuffle(seed=order).repeat()
     data = data.random_map(fill, seed=windows)
-    data = data.map_with_index(lambda position, row: replace(row, position=position))
+    return data.map_with_index(lambda position, row: replace(row, position=position))
+
+
+def _read(
+    data: Any, collate: Callable[[Sequence[Row]], Batch], mine: slice, batch_size: int, threads: int
+) -> Iterator[Batch]:
+    """Yield batches of some positions, with read-ahead."""
     data = data.slice(mine).batch(batch_size, batch_fn=collate)
     stream = iter(data.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)))
     try:

@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from ddlib_models.io.manifest import ManifestError, check_manifest, flush, read_facts, write_manifest
+from recipes.engine.along_order import AlongOrder
 from recipes.engine.optimizer import Average
 from recipes.engine.parallel import World
 from recipes.engine.speeds import Speeds
@@ -53,6 +54,7 @@ class State:
     optimizers: list[torch.optim.Optimizer]
     average: Average | None
     speeds: Speeds | None = None
+    along: AlongOrder | None = None
 
     def tensors(self) -> dict[str, Any]:
         """Return all of it by name; the names do not depend on how the model is sharded."""
@@ -64,6 +66,8 @@ class State:
             state["average"] = self.average.weights
         if self.speeds is not None:
             state["speeds"] = self.speeds.tensors()
+        if self.along is not None:
+            state["along"] = self.along.tensors()
         return state
 
     def load(self, state: dict[str, Any]) -> None:
@@ -72,6 +76,8 @@ class State:
         set_optimizer_state_dict(self.model, self.optimizers, state["optimizer"])
         if self.speeds is not None:
             self.speeds.load(state["speeds"])
+        if self.along is not None:
+            self.along.load(state["along"])
 
 
 def name_of(step: int) -> str:

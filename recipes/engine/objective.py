@@ -47,6 +47,8 @@ class Noisy:
     """True if each block has a separate time, and the network takes the clean tokens in front of it."""
     labels: Int[Tensor, " N"] | None = None
     """Class of each sequence, or of each packed document."""
+    rows: dd.TrainingRows | None = None
+    """Rows whose states these are, where training follows an order; ``measure`` then weighs divergences."""
 
 
 def noised(
@@ -137,7 +139,11 @@ class Objective(nn.Module):
     def __init__(self, model: nn.Module, process: dd.processes.ForwardProcess, loss: Loss, half: bool = False) -> None:
         super().__init__()
         self.model, self.loss, self.half = model, loss, half
-        self._weighting = loss.rule()
+        self._weighting, self._edge_weights = loss.rule(), loss.edge_weights
+        if loss.order is not None:
+            self._weighting = dd.weightings.Constant()  # the rest is in the measure of the rows
+            if loss.mode == "edges" and loss.edge_weights is None:
+                self._edge_weights = (1.0,) * (len(process.levels) - 1)
         self._process = [process]
 
     def forward(self, noisy: Noisy, kept: Bool[Tensor, "B L"], scale: Tensor) -> tuple[Tensor, Float[Tensor, "B L"]]:
@@ -155,6 +161,8 @@ class Objective(nn.Module):
                 # of gradients, after which the loop stops
                 lost = torch.stack([p.sum() for p in self.parameters()]).sum() * torch.nan
                 return lost, lost.detach().expand(noisy.x.shape)
+            if noisy.rows is not None and self.training:
+                noisy.rows.step(output.detach(), self.model if split else None)
             loss = self._fused if split else self._plain
             total, losses = loss(output, noisy, kept, scale)
         if clusters is not None:
@@ -193,7 +201,7 @@ class Objective(nn.Module):
             bias,
             weighting=self._weighting,
             mode=self.loss.mode,
-            edge_weights=self.loss.edge_weights,
+            edge_weights=self._edge_weights,
             mask=kept,
             count_padding=False,
             parameterization=self.parameterization,
@@ -214,7 +222,7 @@ class Objective(nn.Module):
             noisy.t,
             self._weighting,
             self.loss.mode,
-            edge_weights=self.loss.edge_weights,
+            edge_weights=self._edge_weights,
             mask=kept,
             count_padding=False,
             parameterization=self.parameterization,

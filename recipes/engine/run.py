@@ -16,6 +16,7 @@ from ddlib.processes import beside
 from recipes.config import IN_STRATA, ModelContext, Recipe, at_once, time_density
 from recipes.data import Batch, Prepared, examples, open_prepared, wrapped
 from recipes.data.agreement import check_lengths
+from recipes.engine.along_order import AlongOrder
 from recipes.engine.checkpoint import Facts, State
 from recipes.engine.model_protocols import Steps
 from recipes.engine.objective import Noisy, Objective, level_sums, noised
@@ -97,17 +98,25 @@ class Run:
         objective.train()  # a pretrained network is in evaluation mode
         called = spread(objective, recipe.hardware, world)
         average = Average(objective, recipe.optimizer.ema) if recipe.optimizer.ema else None
-        state = State(objective, optimizers(model, recipe.optimizer), average, Speeds.of(process, recipe))
+        padded = data.pad_id is not None and not recipe.data.wrap
+        along = AlongOrder.of(
+            process, recipe, rows, world, micro_batch(recipe, world), objective.parameterization, density,
+            recipe.loss.count_padding and padded,
+        )  # fmt: skip
+        speeds = Speeds.of(process, recipe)
+        state = State(objective, optimizers(model, recipe.optimizer), average, speeds, along)
         facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
         blocks = at_once(pace, model)
         return cls(
             recipe, world, rows, context, process, density, objective, called, state, facts, pace, blocks,
-            padded=data.pad_id is not None and not recipe.data.wrap,
+            padded=padded,
         )  # fmt: skip
 
     def batches(self) -> Iterator[list[Batch]]:
         """Yield, from the next step on, the micro-batches of this process, from one order for all processes."""
         recipe, world = self.recipe, self.world
+        while self.state.along is not None:
+            yield self.state.along.batches()
         micro = micro_batch(recipe, world)
         stream = examples(
             self.data.train,
@@ -135,8 +144,12 @@ class Run:
         torch.manual_seed(((recipe.seed * 1_000_003 + number) * 1_000_003 + world.rank) % 2**63)
         if isinstance(self.objective.model, Steps):
             self.objective.model.at_step(number)
-        options = recipe.seed, number, recipe.loss, self.density, self.pace, self.at_once
-        noisy = [noised(self.process, batch.to(world.device), *options) for batch in batches]
+        along = self.state.along
+        if along is None:
+            options = recipe.seed, number, recipe.loss, self.density, self.pace, self.at_once
+            noisy = [noised(self.process, batch.to(world.device), *options) for batch in batches]
+        else:
+            noisy = along.noisy(number)
         # without padding in the vocabulary the rest of a packed row is not part of the data
         counted = recipe.loss.count_padding and self.padded
         kept = [torch.ones_like(n.mask) if counted else n.mask for n in noisy]
@@ -167,6 +180,8 @@ class Run:
             self.state.average.update(number)
         if speeds is not None:
             speeds.step(self.objective, batches, recipe.seed, number, value / max(recipe.optimizer.lr, 1e-30), world)
+        if along is not None:
+            along.replace()
         self.facts = replace(self.facts, step=number + 1)
         levels = torch.tensor(by_level, dtype=torch.float64).view(-1, 2)
         return Step(loss_sum / tokens, length, value, levels, level_names(self.process), bool(stopping))

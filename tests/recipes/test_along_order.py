@@ -1,0 +1,99 @@
+"""Runs that train along the order of a sampler: resumed, in any layout, and beside random noise."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from training_runs import curve, losses, recipe, text, trained
+
+from recipes.config import Hardware, Loss
+from recipes.engine import checkpoint, train
+from recipes.engine.along_order import _spread
+from recipes.model_io import open_saved
+
+ORDER = Loss(order="confidence:temperature=0.1", order_per_step=3, order_share=0.75, mode="edges")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("along an order")
+
+
+def given(folder, name, loss=ORDER, **changes):
+    base = recipe(text(folder / "data"), folder / name)
+    model = base.model | {"dropout": 0.0}
+    return replace(base, model=model, optimizer=replace(base.optimizer, eps=1e-6), loss=loss, **changes)
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    run = given(folder, "whole")
+    assert train(run)
+    return run
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.3, 1.0])
+def test_rows_at_random_noise_are_a_share_evenly_spread(share):
+    found = _spread(40, share)
+    assert int(found.sum()) == round(40 * share)
+    assert all(abs(int(part.sum()) - 10 * share) <= 1 for part in found.split(10))
+
+
+def test_a_run_resumes_with_the_same_numbers(folder, whole):
+    again = given(folder, "again")
+    shutil.copytree(whole.output.folder, again.output.folder)
+    newest, before = checkpoint.found(again.output.folder / "checkpoints")[:2]
+    assert (newest.name, before.name) == ("step_00000020", "step_00000016")
+    shutil.rmtree(newest)
+    assert train(again)
+    assert curve(again.output.folder) == curve(whole.output.folder)
+    one, other = (open_saved(run.output.folder).model.state_dict() for run in (whole, again))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("size", "hardware"),
+    [
+        pytest.param(1, Hardware(micro_batch=2, threads=1), id="accumulated", marks=pytest.mark.nightly),
+        pytest.param(2, Hardware(threads=1), id="copies", marks=pytest.mark.nightly),
+        pytest.param(2, Hardware(shard=True, micro_batch=2, threads=1), id="shards", marks=pytest.mark.slow),
+    ],
+)
+def test_the_layout_changes_no_number(folder, whole, size, hardware):
+    run = replace(given(folder, f"{size}-{hardware.shard}-{hardware.micro_batch}"), hardware=hardware)
+    found, wanted = (torch.tensor(losses(path)) for path in (trained(run, size), whole.output.folder))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+    shutil.rmtree(checkpoint.found(run.output.folder / "checkpoints")[0])
+    before = curve(run.output.folder)
+    assert curve(trained(run, size)) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(process=dict(kind="gidd", p_uniform=0.2)), "loss.order='left_to_right': an order needs a process with levels"),
+        (dict(loss=Loss(order="ancestral")), "loss.order='ancestral': order is Ancestral"),
+        (dict(loss=Loss(order="confidence:per_step=expected")), "must choose without a time grid"),
+        (dict(pace="blocks:size=4"), "loss.order='left_to_right': not with pace"),
+        (dict(process=dict(kind="hdlm", clusters=6, learn_speeds=True)), "not with learned speeds"),
+    ],
+)
+def test_what_cannot_follow_an_order_is_refused_before_training(folder, changes, message):
+    with pytest.raises(ValueError, match=message):
+        train(given(folder, "refused", **(dict(loss=Loss(order="left_to_right")) | changes)))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (dict(order="confidance"), "loss.order.*confidance.*confidence"),
+        (dict(order="confidence:score=best"), "score is 'best'"),
+        (dict(order="left_to_right", order_per_step=0), "order_per_step=0"),
+        (dict(order="left_to_right", order_share=0.0), "order_share=0.0: must lie in"),
+        (dict(order="left_to_right", levels="balanced"), "order='left_to_right': not with levels"),
+    ],
+)
+def test_bad_values_are_refused_with_their_name(values, message):
+    with pytest.raises(ValueError, match=message):
+        Loss(**values)
