@@ -1,6 +1,7 @@
 """``nelbo`` and ``training_loss`` computed from hidden states, without storing all logits."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from ddlib.kernels.dispatch import plan
 from ddlib.kernels.fused import Layer, PerTokenLoss, SummedLoss
-from ddlib.kernels.tile import Rows
+from ddlib.kernels.tile import Block, Observer, Rows
 from ddlib.objective.training import LossOptions, unpacked, weights_of
 from ddlib.paces import Draw
 from ddlib.parameterization.logits import Parameterization, TokenLogits, layout_of
@@ -106,6 +107,7 @@ def linear_training_loss(
     scale: float | Tensor = 1.0,
     chunk: int | None = None,
     per_token: bool = False,
+    observe: Observer | None = None,
 ) -> Tensor | tuple[Tensor, PerToken]:
     """Compute ``training_loss`` of ``hidden @ weight.T + bias`` from only the logits it depends on.
 
@@ -116,6 +118,10 @@ def linear_training_loss(
     ``scale``; this costs nothing here, whereas a later multiplication copies the gradient of the matrix. With "sum",
     ``scale`` may be a tensor (B * L,) with one factor per token. With ``per_token`` the loss of every token is returned
     too, detached and not multiplied by ``scale``.
+
+    ``observe`` reads logits that the loss depends on, without a second product: it is called with the columns of a
+    block (None for all), the indices of rows in the flattened batch, and their logits, which it must not change. It is
+    not called for rows that other kernels compute: those of child logits, and on CUDA.
 
     In the mode "edges", child logits need one family of siblings for each edge below the state of a position; token
     logits need all tokens for states above the first level. On CUDA this mode does not use the kernels of
@@ -138,6 +144,8 @@ def linear_training_loss(
         losses = torch.where(kept, (values * counts.to(values.dtype)).view_as(x), 0.0)
         return (losses * scale, losses.detach()) if per_token else losses * scale
     blocks, weight = plan(process, rows, options, layer.hidden.dtype)
+    if observe is not None:
+        blocks = [replace(block, observe=observe) if isinstance(block, Block) else block for block in blocks]
     weight = torch.where(kept.flatten(), weight * counts, 0.0)
     factor = weight * scale / kept.sum() if reduction == "mean" else weight * scale
     result, values = SummedLoss.apply(blocks, rows, chunk, factor, *layer)

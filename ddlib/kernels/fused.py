@@ -106,6 +106,8 @@ def _block(block: Block, work: Work) -> None:
         multiply(h, matrix, offset, logits)
         for slab_index, narrow in zip(index.split(slab), logits.split(slab), strict=True):
             wide = narrow.to(values.dtype) if block.divergence.wide else narrow
+            if block.observe is not None:
+                block.observe(block.columns, slab_index, wide)
             values[slab_index] = block.divergence(wide, rows.take(slab_index), gradients is not None)
             if wide is not narrow and gradients is not None:
                 narrow.copy_(wide)

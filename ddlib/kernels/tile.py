@@ -12,6 +12,8 @@ from torch import Tensor
 from ddlib.typing import Logits, PerToken, Times, Tokens
 
 Formula = Callable[[Logits, Tokens, Tokens, Times], PerToken]
+Observer = Callable[[Tensor | slice | None, Tensor, Tensor], None]
+"""Function of the columns of a block (None for all), the indices (n,) of some of its rows, and their logits (n, K)."""
 
 
 class Rows(NamedTuple):
@@ -72,3 +74,5 @@ class Block(Part):
     columns: Int64[Tensor, "K"] | slice | None
     """Indices of the columns, None for all."""
     divergence: Divergence
+    observe: Observer | None = None
+    """Function that reads the logits before they are overwritten; None for none."""

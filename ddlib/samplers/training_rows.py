@@ -1,14 +1,15 @@
 """Training states along the order of a sampler, with true tokens in place of drawn ones."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.parameterization.logits import Parameterization
+from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess, unchanged
 from ddlib.samplers.base import Sampler, SamplingContext, level_process
 from ddlib.samplers.ordered import OrderedSampler, model_time
@@ -22,6 +23,8 @@ from ddlib.weightings import Constant
 _INSTEAD = "train on random noise, ddlib.training_loss, for other processes"
 _ROWS = 64
 """Number of one-hot distributions in memory at a time."""
+_HELD = 1 << 22
+"""Number of logits in memory at a time."""
 _AGES, _FIRST, _LATER = range(3)
 """Streams of random numbers: for the start, for new states after it, for the noise of the order."""
 
@@ -91,13 +94,14 @@ class TrainingRows:
         self.index: Tensor = torch.arange(len(x), device=x.device) if index is None else index
         check_shape("index", self.index, (len(x),), "(B,), the number of each row")
         self.total = len(x) if total is None else check_count("total", total)
+        self._network = ModelWrapper(process, _not_called, parameterization)
         self._unique = all(process.subtree_logits_suffice(j, j - 1) for j in range(1, self._depth + 1))
         self.x, self.free = x.clone(), torch.ones_like(x, dtype=torch.bool) if mask is None else mask.clone()
         state = order.init(self._run(_AGES))
         self._memo = state.memo
-        self.z = torch.where(self.free, state.z, x)
-        self.t = state.t
+        self.z, self.t, self._score = torch.where(self.free, state.z, x), state.t, self._unknown()
         self._spread()
+        self._current = self._run(_LATER)
 
     def loss_options(self, mode: str = "standard") -> dict[str, Any]:
         """Return the arguments of ``training_loss`` and ``linear_training_loss`` after x, z and t, for these states.
@@ -127,6 +131,29 @@ class TrainingRows:
         return torch.where(self.free, self.process.level_of(self.z), 0)
 
     @torch.no_grad()
+    def observe(self, columns: Tensor | slice | None, index: Int64[Tensor, "n"], logits: Float[Tensor, "n K"]) -> None:
+        """Read scores of the order from logits at ``z`` and ``t``, so that ``step`` computes them for other rows only.
+
+        An argument of ``linear_training_loss``, which computes these logits anyway. Child logits are not read.
+
+        Args:
+            columns: tokens of the logits; None for all.
+            index: (n,) indices of the positions in the flattened batch.
+            logits: (n, K) their logits.
+        """
+        if not self.order.uses_predictions or isinstance(self.parameterization, Children):
+            return
+        b, i = index // self.z.shape[1], index % self.z.shape[1]
+        if columns is None or columns == slice(None):
+            part = Predictions(self._current.network, logits, b, i, self.z[b, i], self.t[b], self.z[b, :0])
+            score = self.order.scores(self._current, part, self.levels)
+        elif bool((self.process.level_of(self.z[b, i][:, None]) == 1).all()):  # all tokens under the state
+            score = self.order.confidence(logits.log_softmax(-1)).to(torch.float64)
+        else:
+            return
+        self._score[b, i] = score
+
+    @torch.no_grad()
     def step(self, output: Tensor, denoiser: Denoiser | None = None) -> Bool[Tensor, "B"]:
         """Descend at the positions that the order chooses, to their true states.
 
@@ -140,16 +167,18 @@ class TrainingRows:
         Raises:
             ValueError: an output of another shape.
         """
-        level, run = self.levels, self._run(_LATER)
+        level, run = self.levels, self._current
         noise = self.order.noise(run, self.z) + self.order.priority(self.z)
-        score = torch.zeros_like(noise)
+        score, self._score = self._score, self._unknown()
         if self.order.uses_predictions:
-            part = self._predictions(output, denoiser, level > 0)
-            score[part.b, part.i] = self.order.scores(run, part, level)
+            for part in self._predictions(output, denoiser, (level > 0) & score.isnan()):
+                score[part.b, part.i] = self.order.scores(run, part, level)
+        score = score.nan_to_num(0.0)
         least = torch.full_like(self.index[:, None], self.per_step)
         chosen = self.order.choose(score, level, 1, noise, least=least)
         self.z = self._descended(chosen, torch.where(chosen, level - 1, self.process.level_of(self.z)), run)
         self.t, self.steps = model_time(run, self.z, self._memo), self.steps + 1
+        self._current = self._run(_LATER)
         return (self.levels == 0).all(-1)
 
     def replace(self, rows: Bool[Tensor, "B"] | Int64[Tensor, "n"], x: Tokens, mask: PaddingMask | None = None) -> None:
@@ -171,7 +200,7 @@ class TrainingRows:
         check_shape("x", x, (len(rows), self.x.shape[1]), f"(n, L) = {(len(rows), self.x.shape[1])}, one for each row")
         self.x[rows], self.free[rows] = x, torch.ones_like(x, dtype=torch.bool) if mask is None else mask
         self.z[rows] = torch.where(self.free[rows], self.process.num_states - 1, x)
-        self.t = model_time(self._run(_LATER), self.z, self._memo)
+        self.t = model_time(self._current, self.z, self._memo)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the progress of all rows; with ``load_state_dict`` training resumes with identical results."""
@@ -187,7 +216,8 @@ class TrainingRows:
             check_shape(f"state[{name!r}]", state[name], self.x.shape, f"that of the rows, {tuple(self.x.shape)}")
         self.x, self.z, self.free = (state[name].to(self.x.device).clone() for name in ("x", "z", "free"))
         self.steps = int(state["steps"])
-        self.t = model_time(self._run(_LATER), self.z, self._memo)
+        self._current = self._run(_LATER)
+        self.t = model_time(self._current, self.z, self._memo)
 
     @property
     def _depth(self) -> int:
@@ -199,18 +229,22 @@ class TrainingRows:
 
     def _run(self, stream: int) -> SamplingContext:
         """Return the inputs of the sampler's methods, with random numbers of this step."""
-        device = self.x.device
         noise = KeyedGenerator(self.seed, self.steps * _LATER + stream, self.index, scattered=True)
-        times = torch.tensor([1.0, 0.0], dtype=torch.float64, device=device)
-        network = ModelWrapper(self.process, _not_called, self.parameterization)
-        return SamplingContext(self.process, network, unchanged, times, self.free, noise)
+        times = torch.tensor([1.0, 0.0], dtype=torch.float64, device=self.x.device)
+        return SamplingContext(self.process, self._network, unchanged, times, self.free, noise)
 
-    def _predictions(self, output: Tensor, denoiser: Denoiser | None, where: Bool[Tensor, "B L"]) -> Predictions:
-        """Return the output at some positions as the samplers take it."""
+    def _unknown(self) -> Float64[Tensor, "B L"]:
+        return torch.full(self.x.shape, torch.nan, dtype=torch.float64, device=self.x.device)
+
+    def _predictions(
+        self, output: Tensor, denoiser: Denoiser | None, where: Bool[Tensor, "B L"]
+    ) -> Iterator[Predictions]:
+        """Yield the output at some positions as the samplers take it."""
         network = ModelWrapper(self.process, denoiser or _not_called, self.parameterization)
         network.head.check(output, self.z, self.z.shape[1])
-        b, i = where.nonzero().unbind(1)
-        return Predictions(network, output[b, i], b, i, self.z[b, i], self.t[b], self.z[b, :0])
+        for some in where.nonzero().split(max(1, _HELD // self.process.vocab_size)):
+            b, i = some.unbind(1)
+            yield Predictions(network, output[b, i], b, i, self.z[b, i], self.t[b], self.z[b, :0])
 
     def _spread(self) -> None:
         """Descend at random in proportion to the row's number, so that rows are not all young together."""
@@ -218,8 +252,7 @@ class TrainingRows:
         u = rand((*self.x.shape, depth), run.generator, self.x.device)
         u = u.masked_fill(~self.free[..., None], 2.0).flatten(1)
         number = torch.div(self._edges * self.index, self.total, rounding_mode="floor")
-        taken = u.argsort(-1).argsort(-1) < number[:, None]
-        down = taken.view(*self.x.shape, depth).sum(-1)
+        down = (u.argsort(-1).argsort(-1) < number[:, None]).view(*self.x.shape, depth).sum(-1)
         for edge in range(depth):
             moves = down > edge
             self.z = self._descended(moves, self.process.level_of(self.z) - moves.long(), run)

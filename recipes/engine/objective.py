@@ -161,10 +161,10 @@ class Objective(nn.Module):
                 # of gradients, after which the loop stops
                 lost = torch.stack([p.sum() for p in self.parameters()]).sum() * torch.nan
                 return lost, lost.detach().expand(noisy.x.shape)
-            if noisy.rows is not None and self.training:
-                noisy.rows.step(output.detach(), self.model if split else None)
             loss = self._fused if split else self._plain
             total, losses = loss(output, noisy, kept, scale)
+            if noisy.rows is not None and self.training:
+                noisy.rows.step(output.detach(), self.model if split else None)
         if clusters is not None:
             own = torch.where(kept, cluster_loss(self._process[0], clusters.float(), noisy), 0.0)
             own = own if noisy.balance is None else own * noisy.balance[:, None].to(own)
@@ -209,6 +209,7 @@ class Objective(nn.Module):
             reduction="sum",
             scale=scale,
             per_token=True,
+            observe=None if noisy.rows is None else noisy.rows.observe,
         )
         return total, losses if noisy.balance is None else losses * noisy.balance[:, None].to(losses)
 

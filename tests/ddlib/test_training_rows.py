@@ -103,8 +103,7 @@ def test_weights_of_a_row_are_its_edges_over_those_that_are_summed(mode):
 def test_states_are_drawn_given_the_true_tokens_where_tokens_leave_their_cluster(name):
     process, rounds = LEVELS[name], 3000
     x = torch.tensor([[2]]).expand(rounds, 1)
-    rows = dd.TrainingRows(process, LeftToRight(), x, index=torch.zeros(rounds, dtype=torch.int64), seed=1)
-    rows.index = torch.arange(rounds)
+    rows = dd.TrainingRows(process, LeftToRight(), x, total=10 * rounds, seed=1)  # all are young
     depth = len(process.levels) - 1
     rows.step(torch.zeros(rounds, 1, 6))
     found = rows.z.flatten().bincount(minlength=process.num_states) / rounds

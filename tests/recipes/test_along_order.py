@@ -72,7 +72,10 @@ def test_the_layout_changes_no_number(folder, whole, size, hardware):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(process=dict(kind="gidd", p_uniform=0.2)), "loss.order='left_to_right': an order needs a process with levels"),
+        (
+            dict(process=dict(kind="gidd", p_uniform=0.2)),
+            "loss.order='left_to_right': an order needs a process with levels",
+        ),
         (dict(loss=Loss(order="ancestral")), "loss.order='ancestral': order is Ancestral"),
         (dict(loss=Loss(order="confidence:per_step=expected")), "must choose without a time grid"),
         (dict(pace="blocks:size=4"), "loss.order='left_to_right': not with pace"),

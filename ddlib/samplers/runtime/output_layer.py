@@ -104,8 +104,8 @@ class Head(FullOutput):
         if isinstance(self.layout, Children) or hidden.device.type != "cpu":
             logits = self.product(hidden)  # one kernel launch instead of several per cluster
             return logits if self.layout.rows is None else logits[:, self.layout.rows]
-        distinct, which = torch.stack([z, target]).unique(dim=1, return_inverse=True)
-        columns = [self._words(state, to, force) for state, to in distinct.t().tolist()]
+        distinct, which = distinct_pairs(z, target)
+        columns = [self._words(state, to, force) for state, to in distinct]
         if all(tokens is None for tokens in columns):
             return self.product(hidden)
         wide = torch.promote_types(self.weight.dtype, torch.float32)
@@ -146,6 +146,16 @@ class Head(FullOutput):
             return None
         level = int(process.hierarchy.level_of(torch.tensor(z, device=process.hierarchy.starts.device)))
         return process.hierarchy.under(z) if process.subtree_logits_suffice(level, target, force) else None
+
+
+def distinct_pairs(first: Int64[Tensor, "N"], second: Int64[Tensor, "N"]) -> tuple[list[list[int]], Int64[Tensor, "N"]]:
+    """Return the distinct pairs of two columns of integers >= 0, in their order, and the index of the pair of each row.
+
+    Sorts one key for both: ``unique(dim=1)`` compares columns one by one, which takes as long as an output layer.
+    """
+    base = second.max() + 1 if len(second) else 1
+    keys, which = (first * base + second).unique(return_inverse=True)
+    return torch.stack([keys // base, keys % base], 1).tolist(), which
 
 
 def grouped(

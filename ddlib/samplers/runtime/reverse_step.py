@@ -9,6 +9,7 @@ from torch import Tensor
 from ddlib.processes import LevelProcess, unchanged
 from ddlib.samplers.base import SamplingContext, level_process
 from ddlib.samplers.runtime.model import Predictions
+from ddlib.samplers.runtime.output_layer import distinct_pairs
 from ddlib.typing import Times, Tokens
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.random import Generator, KeyedGenerator, rand
@@ -153,7 +154,7 @@ def child_log_probs(
     """
     process, by_tree = run.process, run.network.can_descend_tree(force, single=True)
     level = process.level_of(predictions.z[:, None])[:, 0]
-    for j, i in torch.stack([level, target]).unique(dim=1).t().tolist():
+    for j, i in distinct_pairs(level, target)[0]:
         rows = ((level == j) & (target == i)).nonzero()[:, 0]
         some, first = predictions if len(rows) == len(level) else predictions.take(rows), sum(process.levels[:i])
         members, scores = _descents(run, some, j, i, by_tree, force)
