@@ -21,10 +21,8 @@ from ddlib.utils.validation import check_count, check_padding, check_shape, requ
 from ddlib.weightings import Constant
 
 _INSTEAD = "train on random noise, ddlib.training_loss, for other processes"
-_ROWS = 64
-"""Number of one-hot distributions in memory at a time."""
-_HELD = 1 << 22
-"""Number of logits in memory at a time."""
+_ROWS, _HELD = 64, 1 << 22
+"""Number of one-hot distributions, and of logits, in memory at a time."""
 _AGES, _FIRST, _LATER = range(3)
 """Streams of random numbers: for the start, for new states after it, for the noise of the order."""
 
