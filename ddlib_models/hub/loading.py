@@ -81,11 +81,9 @@ def load(
     if block_size is not None and getattr(made, "block_size", 0) != block_size:
         has = getattr(made, "block_size", 0)
         advice = (
-            ""
-            if has
-            else f": all its positions attend to each other, so leave block_size out; to draw in blocks nevertheless say "
+            f": all its positions attend to each other, so leave block_size out; to draw in blocks nevertheless say "
             f"pace=dd.paces.Blocks({block_size}) (on the command line --pace blocks:size={block_size})"
-        )
+        ) * (not has)
         raise ValueError(
             f"block_size={block_size}: {name} is a {type(made).__name__}, which has blocks of {has}{advice}"
         )

@@ -49,8 +49,8 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
     files = list(_files(name, revision))
     if pickled := next((one for one in PICKLES if not files and (Path(name) / one).is_file()), None):
         raise OSError(
-            f"{label}: has {pickled} and no {WHOLE}; it may run code, so it is not read. If you trust its source, write "
-            f'safetensors beside it: python -c "from transformers import {kind.__name__} as M; '
+            f"{label}: has {pickled} and no {WHOLE}; it may run code, so it is not read. If you trust its source, "
+            f'write safetensors beside it: python -c "from transformers import {kind.__name__} as M; '
             f"M.from_pretrained('{name}', weights_only=True).save_pretrained('{name}')\""
         )
     _check(files)

@@ -193,7 +193,7 @@ def test_a_second_text_for_one_model_is_answered_by_the_flags_that_it_needs(llam
     run("mdlm", "--steps", "1")
     Path("other.txt").write_text("\n".join(f"{number}. {SENTENCES[1]}" for number in range(60)))
     words = ["mdlm", "--from", "llama", *SMALL, "--steps", "1", "--text", "other.txt"]
-    with pytest.raises(SystemExit, match="holds something else.* A second text needs folders of its own") as error:
+    with pytest.raises(SystemExit, match=r"holds something else.* A second text needs folders of its own") as error:
         adapt.main(words)
     flags = str(error.value).partition("repeat the command with ")[2].split()
     assert flags == ["--data.folder", "data/adapt-llama-2", "--output.folder", "run-2"]
