@@ -270,7 +270,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
 
 
 def result_path(options: Options) -> Path:
-    """Return the path of the result: not among weights, whose folder has a manifest, but here under the model's name."""
+    """Return the path of the result: not among weights, whose folder has a manifest, but here with its name."""
     if options.out is not None:
         return options.out
     return Path(options.run) / RESULT if (Path(options.run) / WEIGHTS).is_dir() else Path(named(RESULT, options.run))

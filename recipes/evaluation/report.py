@@ -86,7 +86,7 @@ def check_model(argument: str, path: Path, model: str) -> None:
         return
     if Path(there).resolve() != Path(model).resolve():
         raise ValueError(
-            f"{argument}={path}: holds the result of {there}, not of {model}: choose another file by --out, or remove it"
+            f"{argument}={path}: holds the result of {there}, not of {model}: choose another by --out, or remove it"
         )
 
 

@@ -13,7 +13,8 @@ from training_runs import curve
 from transformers import AutoModelForCausalLM, BertConfig, BertForMaskedLM, LlamaConfig, PreTrainedTokenizerFast
 
 import ddlib as dd
-from recipes import adapt, evaluate, generate, train
+from recipes import adapt, evaluate, generate, owt, train
+from recipes import prepare as prepare_command
 from recipes.data import Source, prepare
 from recipes.data.text import train_tokenizer
 from recipes.logging import read_metrics
@@ -200,6 +201,26 @@ def test_a_second_text_for_one_model_is_answered_by_the_flags_that_it_needs(llam
     adapt.main([*words, *flags])
     adapt.main([*words, *flags])  # resumes
     assert open_saved("run-2").recipe.data.folder == Path("data/adapt-llama-2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["adapt", "owt"])
+def test_prepare_ends_with_a_command_that_begins_at_the_weights_beside_the_tokenizer(llama, module, capsys):
+    name = "llama"
+    if module == "owt":
+        name, words = "bert", write_tokenizer(Path("bert"), "[MASK]", "[PAD]")
+        PreTrainedTokenizerFast.from_pretrained(name, mask_token="[MASK]").save_pretrained(name)
+        BertForMaskedLM(BertConfig(vocab_size=words + 1, **SIZE)).save_pretrained(name)
+    prepare_command.main(["local", "--files", "texts", "--tokenizer", name, "--out", "data/mine"])
+    (line,) = (
+        one for one in capsys.readouterr().out.splitlines() if one.startswith(f"or begin at the weights of {name}: ")
+    )
+    words = line.partition(f"python -m recipes.{module} ")[2].split()
+    {"adapt": adapt, "owt": owt}[module].main(
+        [*words, "--steps", "1", "--data.length", "16", "--batch", "4", "--output.no-tensorboard"]
+    )
+    kind = {"adapt": "CausalLM", "owt": "MaskedLM"}[module]
+    assert type(open_saved("runs/mine").model).__name__ == kind
 
 
 def refused(said: str, *words: str) -> None:

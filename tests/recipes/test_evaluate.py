@@ -356,7 +356,7 @@ def test_no_result_is_written_over_that_of_another_model(options, published, mon
     evaluation.main(["me/bert", "--out", "mine.json"])
     evaluation.main(["me/bert", "--out", "mine.json"])
     with pytest.raises(
-        SystemExit, match=r"out=mine.json: holds the result of me/bert, not of you/bert: choose another"
+        SystemExit, match=r"out=mine.json: holds the result of me/bert, not of you/bert: choose another by"
     ):
         evaluation.main(["you/bert", "--out", "mine.json"])
     assert json.loads(Path("mine.json").read_text())["protocol"]["run"] == "me/bert"
