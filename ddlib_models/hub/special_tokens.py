@@ -119,11 +119,14 @@ def find_mask(name: str, family: Family, config: Config, tokenizer: Any, given: 
     ids = [*named.values(), *(_id(tokenizer, one) for one in family.mask or ())]
     found = next((index for index in ids if index is not None), None)
     if found is None:
+        causal = str((config.get("architectures") or [""])[0]).endswith("ForCausalLM")
         raise ValueError(
             f"{name}: its tokenizer has no mask token, and config.json no mask_token_id. If a token serves as one, say "
             "mask='<token>' (on the command line --mask-token '<token>'). Else add one, "
             "tokenizer.add_special_tokens({'mask_token': '<|mask|>'}) and "
             "model.resize_token_embeddings(len(tokenizer)), train the model with it and save both"
+            + f": python -m recipes.adapt mdlm --from {name} does all of it for a causal model"
+            * causal
         )
     return int(found)
 

@@ -56,6 +56,13 @@ def test_a_tokenizer_without_a_mask_token(bert):
         r"and model.resize_token_embeddings\(len\(tokenizer\)\)",
         bert,
     )
+    refused(r"save both$", bert)
+    refused(
+        r"save both: python -m recipes.adapt mdlm --from .*bert does all of it for a causal model",
+        change(bert, architectures=["BertForCausalLM"]),
+        family="masked_lm",
+    )
+    change(bert, architectures=["BertForMaskedLM"])
     refused(r"mask='nothing': must be a token of .*, which does not know it", bert, mask="nothing")
     for mask in ("w4", MASK, str(MASK)):
         assert hub.load(bert, mask=mask).special.mask == MASK
