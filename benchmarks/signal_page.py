@@ -93,22 +93,21 @@ def draw(results: dict[str, Any], path: Path) -> None:
     last, ways = max(point["millions"] for point in results["points"]), list(results["points"][0]["ways"])
     figure, panels = plot.panels(1, 2, size=(5.2, 4.0))
     colours = dict(zip(PROCESSES, (plot.DARK, plot.VERMILION, plot.BLUE, plot.GREEN), strict=True))
-    for panel, (value, title) in zip(
-        panels, ((deviation, "bound, nats per token"), (noise, "gradient, over its norm")), strict=True
-    ):
+    measured = ((deviation, "bound", "nats per token"), (noise, "gradient", "multiples of its norm"))
+    for panel, (value, title, unit) in zip(panels, measured, strict=True):
         for name, colour in colours.items():
             (point,) = (p for p in results["points"] if p["process"] == name and p["millions"] == last)
             values = [value(point, way) for way in ways]
             panel.plot(values, range(len(ways)), "o-", color=colour, label=name, linewidth=1)
         panel.set_yticks(range(len(ways)), ways)
         panel.invert_yaxis()
-        panel.set(xlabel="standard deviation from 1,000 tokens")
+        panel.set(xlabel=f"standard deviation from 1,000 tokens,\n{unit}", ylabel="draw of times and noise")
         panel.set_title(title, loc="left", fontweight="bold")
     panels[0].set_xscale("log")
     panels[0].set_xticks([0.2, 0.5, 1, 2], ["0.2", "0.5", "1", "2"])
     panels[0].minorticks_off()
     panels[1].set_xlim(left=0)
-    panels[1].legend(frameon=False, fontsize=8)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(path)
 
 

@@ -35,6 +35,7 @@ SIZED: dict[str, tuple[int, Callable[..., Any]]] = {
 def table() -> str:
     """Format a table of all registered classes by kind, with arguments and the first line of the docstring."""
     lines = [f"ddlib {ddlib.__version__}: schedule x hierarchy = process, then one bound and every sampler"]
+    others = dict[str, str]()  # what other packages are, by their name
     for kind in registry.GROUPS:
         lines += ["", kind]
         for name, point in registry.available(kind).items():
@@ -46,10 +47,13 @@ def table() -> str:
             arguments = ", ".join(str(p).split(":")[0] for p in inspect.signature(cls).parameters.values())
             summary = (inspect.getdoc(cls) or "no description").splitlines()[0]
             package = registry.origin(kind, name).package
+            if package != "ddlib" and point.dist is not None:
+                others[package] = point.dist.metadata["Summary"] or "no description"
             lines.append(
                 f"  {name:<14} {point.value.split(':')[1]}({arguments})" + f"  [{package}]" * (package != "ddlib")
             )
             lines.append(f"  {'':<14} {summary}")
+    lines += [""] * bool(others) + [f"[{package}]: {summary}" for package, summary in others.items()]
     return "\n".join(lines)
 
 

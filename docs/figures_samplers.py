@@ -71,7 +71,7 @@ def draw(where: Path) -> None:
             image(torch.linspace(1, 0, len(states)), kinds(process, states), KINDS, axes)
             axes.set_title(f"{name}: {title}", loc="left", fontweight="bold", fontsize=9)
             axes.get_legend().remove()
-            axes.set(xlabel="", ylabel="", xticks=[], yticks=[])
+            axes.set(xlabel="position in the sequence", ylabel="t  (noise \u2192 data)", yticks=[0, 1])
             break
     from matplotlib.patches import Patch
 

@@ -7,8 +7,9 @@
 
 FOLDER is a model saved by transformers, or a name on the hub. The model's tokenizer cuts the text: the State of the
 Union addresses, or --text: a file, a folder or a quoted pattern of .txt, .json, .jsonl or .parquet. --held-out,
---sample-by and --unknown are those of python -m recipes.prepare local, whose table is printed. Bound and samples are
-taken before the first step and after the last. --model.shift 0 removes the causal model's shift, --model.anneal 0
+--sample-by and --unknown are those of python -m recipes.prepare local, whose table is printed. A second text for the
+same model needs --data.folder and --output.folder. Bound and samples are taken before the first step and after the
+last. --model.shift 0 removes the causal model's shift, --model.anneal 0
 opens its attention at once. The run is an ordinary one: the same command resumes it, recipes.generate and
 recipes.evaluate take its folder. ``python -m recipes.adapt mdlm --from FOLDER --help`` shows the values most often
 changed, ``--help-all`` every value.
@@ -18,6 +19,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from recipes.config.command import choose
 from recipes.config.help import ALL
 from recipes.console import plain_errors
 from recipes.data import Corpus, Prepared, Source, local
-from recipes.data.source import BY_LINE, CUTS, SampleBy, is_cut
+from recipes.data.source import BY_LINE, CUTS, SOTU, SampleBy, is_cut
 from recipes.data.unknown import UNKNOWN
 
 PROG = "python -m recipes.adapt"
@@ -168,10 +170,17 @@ def text_of(recipe: Recipe, made: bool, unknown: float = UNKNOWN) -> Prepared:
             another tokenizer than the model's, see ``check_pretrained``.
     """
     from recipes.data import open_prepared, prepare
+    from recipes.data.writing import OtherContentError
     from recipes.engine.setup import check_pretrained
 
     data = recipe.data
-    found = prepare(data.corpus, data.folder, unknown=unknown) if made else open_prepared(data.folder, data.corpus)
+    try:
+        found = prepare(data.corpus, data.folder, unknown=unknown) if made else open_prepared(data.folder, data.corpus)
+    except OtherContentError as error:
+        folders = data.folder, recipe.output.folder
+        number = next(n for n in count(2) if not any(Path(f"{folder}-{n}").exists() for folder in folders))
+        flags = "--data.folder {0}-{2} --output.folder {1}-{2}".format(*folders, number)
+        raise ValueError(f"{error}. A second text needs folders of its own: repeat the command with {flags}") from error
     for split in ("train", "validation"):
         if (tokens := found.manifest[split]["tokens"]) < data.length:
             raise ValueError(f"data.length={data.length}: must be at most {tokens}, the tokens of the {split} text")
@@ -205,7 +214,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of this command's arguments besides the flags of a recipe."""
     own = argparse.ArgumentParser(prog=PROG, add_help=False, allow_abbrev=False)
     own.add_argument("--from", dest="name")
-    own.add_argument("--text", default="sotu")
+    own.add_argument("--text")
     own.add_argument("--held-out", type=int)
     own.add_argument("--sample-by", choices=tuple(CUTS), default=BY_LINE)
     own.add_argument("--unknown", type=float, default=UNKNOWN)
@@ -224,10 +233,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with plain_errors():
         recipe, switches = choose(variants(given.name or "FOLDER"), smoke, PROG, rest)
         check(given.name, recipe)
-        if switches.folder is None:
-            corpus = corpus_for(given.name, given.text, given.held_out, given.sample_by)
+        if made := switches.folder is None or given.text is not None:
+            corpus = corpus_for(given.name, given.text or SOTU, given.held_out, given.sample_by)
             recipe = replace(recipe, data=replace(recipe.data, corpus=corpus))
-        data = text_of(recipe, switches.folder is None, given.unknown)
+        data = text_of(recipe, made, given.unknown)
         from recipes.data.summary import table
         from recipes.engine import train
 

@@ -31,7 +31,7 @@ from recipes.engine.provenance import provenance
 from recipes.engine.validation import NOISE, WINDOWS, check_sequences, quietest, shared, validate
 from recipes.evaluation.exact import exact, reader
 from recipes.evaluation.generative import NONE, generated, judge, warned
-from recipes.evaluation.report import show, write
+from recipes.evaluation.report import check_model, named, show, write
 from recipes.evaluation.samples import draw_samples, measured, metrics_of
 from recipes.generation.sampling import Sampling
 from recipes.metrics import Estimate, Terms, by_label, estimates
@@ -91,7 +91,8 @@ class Options:
     """Prepared text; by default that of the recipe."""
     reading: Annotated[LoadOptions, tyro.conf.arg(name="")] = field(default_factory=LoadOptions)
     out: Path | None = None
-    """File for the result; by default evaluation.json in the folder of the run."""
+    """File for the result; by default evaluation.json in the folder of the run, or evaluation-NAME.json here for a
+    model without one. A file with the result of another model is an error."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "run", one_of(self.run, self.model))
@@ -269,10 +270,10 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
 
 
 def result_path(options: Options) -> Path:
-    """Return the path of the result: not among weights, whose folder has a manifest."""
+    """Return the path of the result: not among weights, whose folder has a manifest, but here with its name."""
     if options.out is not None:
         return options.out
-    return Path(options.run) / RESULT if (Path(options.run) / WEIGHTS).is_dir() else Path(RESULT)
+    return Path(options.run) / RESULT if (Path(options.run) / WEIGHTS).is_dir() else Path(named(RESULT, options.run))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -281,6 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         world = stack.enter_context(joined())
         if world.first:
             check_file("out", result_path(options))
+            check_model("out", result_path(options), options.run)
         result = evaluate(options, world)
         if world.first:
             write(result_path(options), result)

@@ -13,6 +13,7 @@ It ends with the command that trains on the data. A second call does nothing; a 
 
 import argparse
 import inspect
+import json
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from recipes.data import Corpus, Prepared, Source, SymbolCorpus, lm1b, local, op
 from recipes.data.making import twentieth
 from recipes.data.source import BY_LINE, CUTS
 from recipes.data.summary import table
+from recipes.data.tokens import load_tokenizer
 from recipes.data.unknown import UNKNOWN
 
 
@@ -59,7 +61,25 @@ def advice(corpus: str, folder: Path, prepared: Prepared | None = None) -> str:
     return (
         f"train on it: python -m recipes.owt hdlm --smoke --data.folder {place} --output.folder {output}\n"
         "(--smoke is tiny and takes seconds; without it the size is the paper's, for GPUs)"
+        + ("" if prepared is None else _of_weights(prepared, place, output))
     )
+
+
+def _of_weights(prepared: Prepared, place: str, output: str) -> str:
+    """Return the command that begins at the weights beside the tokenizer, if they have a row for every token."""
+    name = prepared.manifest["corpus"]["tokenizer"]
+    try:
+        config = json.loads((Path(name) / "config.json").read_text(encoding="utf-8"))
+        kind, rows = config["architectures"][0], config["vocab_size"]
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return ""
+    words = ""
+    if kind.endswith("ForCausalLM") and prepared.vocab_size <= rows:
+        words = f"recipes.adapt mdlm --from {shlex.quote(name)}"
+    elif kind.endswith("ForMaskedLM") and prepared.vocab_size <= load_tokenizer(name).get_vocab_size():
+        words = f"recipes.owt mdlm --smoke --model.kind masked_lm --model.name-or-path {shlex.quote(name)}"
+    start = f"\nor begin at the weights of {name}: python -m {words} --data.folder {place} --output.folder {output}"
+    return start if words else ""
 
 
 def _local(given: argparse.Namespace) -> Corpus:

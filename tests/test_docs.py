@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import inspect
 import json
 import re
 import shlex
@@ -16,6 +17,7 @@ import tyro
 from cases import slow_but
 from PIL import Image
 
+import ddlib as dd
 from benchmarks import walks
 from recipes.config import ModelContext, RunContext, recipe_yaml
 from recipes.owt import recipes
@@ -81,6 +83,12 @@ def test_what_a_run_fills_in_is_said():
         (ModelContext, {row[0] for row in rows if row[2]}),
     ):
         assert said == {name for name in vars(kind) if not name.startswith("_")}
+
+
+def test_every_argument_of_sample_is_in_one_group():
+    page = (ROOT / "docs" / "reference" / "ddlib.md").read_text()
+    (table,) = re.findall(r"^\| group \| arguments of `sample` \|\n\| --- \| --- \|\n(.*?)\n\n", page, re.M | re.S)
+    assert sorted(re.findall(r"`(\w+)`", table)) == sorted(inspect.signature(dd.sample).parameters)
 
 
 def test_commands_are_found():

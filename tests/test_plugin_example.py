@@ -90,6 +90,8 @@ def test_it_is_listed_and_the_off_switch_hides_it(monkeypatch):
     hidden = table()
     for name in NAMES.values():
         assert f"  {name} " in listed and f"  {name} " not in hidden
+    summary = distribution("ddlib-ragged").metadata["Summary"]
+    assert f"\n\n[ddlib-ragged]: {summary}" in listed and "[ddlib-ragged]" not in hidden
     assert "broken" not in listed and "Ragged(hierarchy, punctuation, schedule, speed)  [ddlib-ragged]" in listed
 
 

@@ -80,7 +80,13 @@ def load(
     made = network(source).to(device)
     if block_size is not None and getattr(made, "block_size", 0) != block_size:
         has = getattr(made, "block_size", 0)
-        raise ValueError(f"block_size={block_size}: {name} is a {type(made).__name__}, which has blocks of {has}")
+        advice = (
+            f": all its positions attend to each other, so leave block_size out; to draw in blocks nevertheless say "
+            f"pace=dd.paces.Blocks({block_size}) (on the command line --pace blocks:size={block_size})"
+        ) * (not has)
+        raise ValueError(
+            f"block_size={block_size}: {name} is a {type(made).__name__}, which has blocks of {has}{advice}"
+        )
     if not found.timed:
         barred = set(special.undrawn)
         check_sight(name, made, [word for word in range(min(special.vocab_size, 99)) if word not in barred], size)

@@ -69,9 +69,26 @@ class Special:
                 mask = f"; the mask is the state {self.vocab_size}" if index == self.mask else ""
                 raise ValueError(f"z holds id {index}{token} which is no word: no probability goes there{mask}")
 
-    def ended(self, words: Sequence[int]) -> list[int]:
-        """Return the tokens before the first end."""
-        return list(takewhile(lambda word: word not in self.ends, words))
+    def ended(self, words: Any, prompt: int = 0) -> list[Any]:
+        """Return the tokens behind a prompt and before the first end that follows it.
+
+        Args:
+            words: tokens of a sequence (L,), or of a batch (B, L); a tensor or lists.
+            prompt: number of tokens at the front to leave out; an end among them, as after a message of a chat, ends
+                nothing.
+
+        Returns:
+            A list of tokens; for a batch a list of such lists.
+
+        Raises:
+            ValueError: a negative ``prompt``, or one that is longer than a sequence.
+        """
+        words = words.tolist() if isinstance(words, Tensor) else list(words)
+        if words and isinstance(words[0], (Tensor, Sequence)):
+            return [self.ended(row, prompt) for row in words]
+        if not 0 <= prompt <= len(words):
+            raise ValueError(f"prompt={prompt}: must lie in 0..{len(words)}, it counts tokens of a sequence")
+        return list(takewhile(lambda word: word not in self.ends, words[prompt:]))
 
     def endings(self) -> tuple[EndOfText, ...]:
         """Return the stopping rules for ``dd.sample``: only padding follows a token that ends a sequence."""
@@ -102,11 +119,14 @@ def find_mask(name: str, family: Family, config: Config, tokenizer: Any, given: 
     ids = [*named.values(), *(_id(tokenizer, one) for one in family.mask or ())]
     found = next((index for index in ids if index is not None), None)
     if found is None:
+        causal = str((config.get("architectures") or [""])[0]).endswith("ForCausalLM")
         raise ValueError(
             f"{name}: its tokenizer has no mask token, and config.json no mask_token_id. If a token serves as one, say "
             "mask='<token>' (on the command line --mask-token '<token>'). Else add one, "
             "tokenizer.add_special_tokens({'mask_token': '<|mask|>'}) and "
             "model.resize_token_embeddings(len(tokenizer)), train the model with it and save both"
+            + f": python -m recipes.adapt mdlm --from {name} does all of it for a causal model"
+            * causal
         )
     return int(found)
 

@@ -13,6 +13,8 @@ from torch import nn
 from ddlib_models.io.json_files import ADAPTER, is_there
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+"""Files of weights that are never read, as unpickling may run code."""
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 """Dtypes of unquantised weights in safetensors."""
@@ -44,7 +46,14 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
             f"{label}: holds an adapter, which is not read; merge it into its model, model.merge_and_unload(), and "
             f"save that, or take {ADAPTER} away where the weights have it already"
         )
-    _check(list(_files(name, revision)))
+    files = list(_files(name, revision))
+    if pickled := next((one for one in PICKLES if not files and (Path(name) / one).is_file()), None):
+        raise OSError(
+            f"{label}: has {pickled} and no {WHOLE}; it may run code, so it is not read. If you trust its source, "
+            f'write safetensors beside it: python -c "from transformers import {kind.__name__} as M; '
+            f"M.from_pretrained('{name}', weights_only=True).save_pretrained('{name}')\""
+        )
+    _check(files)
     network, report = kind.from_pretrained(
         name, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )

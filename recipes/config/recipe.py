@@ -21,8 +21,9 @@ from recipes.config.validation import at_least, share
 from recipes.data import Corpus, SymbolCorpus
 from recipes.data.source import STRICT
 
-FIRST = {"help": "first page"}
-"""Metadata of a field that people change first: ``--help`` shows it, ``--help-all`` all."""
+FIRST = {"first": True}
+"""Metadata of a field that people change first: ``--help`` shows it, ``--help-all`` all. The key is not "help", which
+tyro reads as the description."""
 
 
 def _corpus_kind(given: Any) -> str:

@@ -20,6 +20,10 @@ from recipes.data.prepared import MANIFEST, Prepared, changes, open_prepared, si
 HASH = re.compile("[0-9a-f]{64}")
 
 
+class OtherContentError(ValueError):
+    """A folder that holds other data than those to be written."""
+
+
 def once(folder: Path, content: Callable[[], tuple[dict[str, Any], Callable[[Path], None]]]) -> Prepared:
     """Write a folder, or open it if it holds the same; processes that write the same folder wait for each other.
 
@@ -28,7 +32,8 @@ def once(folder: Path, content: Callable[[], tuple[dict[str, Any], Callable[[Pat
         content: returns all that determines the content, in plain values, and the function that writes it.
 
     Raises:
-        ValueError: the folder is a file, or holds something else.
+        OtherContentError: the folder holds something else.
+        ValueError: the folder is a file.
     """
     bars_on_terminals_only()
     folder = Path(folder)
@@ -40,7 +45,7 @@ def once(folder: Path, content: Callable[[], tuple[dict[str, Any], Callable[[Pat
         if folder.is_dir() and any(folder.iterdir()):
             prepared = open_prepared(folder)
             if differing := changes(prepared.manifest["inputs"], inputs):
-                raise ValueError(f"{folder} holds something else, choose another folder: {_said(differing)}")
+                raise OtherContentError(f"{folder} holds something else, choose another folder: {_said(differing)}")
             return prepared
         with _new(folder) as unfinished:
             write(unfinished)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,35 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(
             f"generative: {generative['samples']} samples of {drawn['length']} tokens "
             f"({generative['empty_samples']} empty), {told(drawn)}; scored by {drawn['scorer']}"
+        )
+
+
+def named(file: str, model: str) -> str:
+    """Return the name of a file with that of a model in it: evaluation-owner--name.json."""
+    name = re.sub(r"[^\w.-]+", "--", str(Path(model))).strip("-.")
+    return f"{Path(file).stem}-{name}{Path(file).suffix}" if name else file
+
+
+def check_model(argument: str, path: Path, model: str) -> None:
+    """Raise for a file that holds the result of another model.
+
+    Args:
+        argument: name of the argument, for messages.
+        path: the file that would be written. In the folder of the model it may be of a folder that was renamed.
+        model: name or folder of the model.
+
+    Raises:
+        ValueError: the file is of another model.
+    """
+    if not path.exists() or path.resolve().parent == Path(model).resolve():
+        return
+    try:
+        there = str(json.loads(path.read_text(encoding="utf-8"))["protocol"]["run"])
+    except (ValueError, KeyError, TypeError):
+        return
+    if Path(there).resolve() != Path(model).resolve():
+        raise ValueError(
+            f"{argument}={path}: holds the result of {there}, not of {model}: choose another by --out, or remove it"
         )
 
 

@@ -176,5 +176,11 @@ def test_what_ends_a_text(tmp_path):
     (folder / "generation_config.json").write_text(json.dumps(dict(eos_token_id=[9, 7])))
     special = hub.load(folder).special
     assert (special.eos, special.eot, special.pad, special.ends) == (9, None, 8, (9, 7))
-    assert special.ended([1, 2, 7, 3, 9]) == [1, 2]
+    assert special.ended([1, 2, 7, 3, 9]) == special.ended(torch.tensor([1, 2, 7, 3, 9])) == [1, 2]
+    batch = [[1, 9, 2, 7, 3], [1, 9, 4, 5, 6]]
+    assert special.ended(batch) == [[1], [1]] and special.ended(torch.tensor(batch), prompt=2) == [[2], [4, 5, 6]]
+    assert special.ended([torch.tensor(row) for row in batch], 3) == [[], [5, 6]] and special.ended([1], 1) == []
+    for count in (-1, 6):
+        with pytest.raises(ValueError, match=rf"prompt={count}: must lie in 0\.\.5, it counts tokens"):
+            special.ended(batch, count)
     assert [(one.word, one.fill) for one in special.endings()] == [(9, 8), (7, 8)]

@@ -30,6 +30,18 @@ def test_a_folder_that_is_no_model(tmp_path, bert):
     refused(r"family='nobody': must be one of a2d, .*, or a Family", bert, family="nobody")
 
 
+def test_weights_in_a_pickle_are_answered_by_the_command_that_converts_them(bert):
+    refused(r"which has blocks of 0: all its positions .* --pace blocks:size=4\)", bert, block_size=4)
+    torch.save(hub.load(bert).denoiser.network.network.state_dict(), bert / "pytorch_model.bin")
+    (bert / "model.safetensors").unlink()
+    with pytest.raises(
+        OSError, match=r"bert'?: has pytorch_model.bin and no model.safetensors; it may run code"
+    ) as error:
+        hub.load(bert)
+    exec(str(error.value).split('"')[1])
+    assert hub.load(bert).process.vocab_size == TOKENS
+
+
 def test_a_folder_without_a_tokenizer(bert):
     for path in bert.glob("tokenizer*"):
         path.unlink()
@@ -44,6 +56,13 @@ def test_a_tokenizer_without_a_mask_token(bert):
         r"and model.resize_token_embeddings\(len\(tokenizer\)\)",
         bert,
     )
+    refused(r"save both$", bert)
+    refused(
+        r"save both: python -m recipes.adapt mdlm --from .*bert does all of it for a causal model",
+        change(bert, architectures=["BertForCausalLM"]),
+        family="masked_lm",
+    )
+    change(bert, architectures=["BertForMaskedLM"])
     refused(r"mask='nothing': must be a token of .*, which does not know it", bert, mask="nothing")
     for mask in ("w4", MASK, str(MASK)):
         assert hub.load(bert, mask=mask).special.mask == MASK

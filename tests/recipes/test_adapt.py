@@ -13,7 +13,8 @@ from training_runs import curve
 from transformers import AutoModelForCausalLM, BertConfig, BertForMaskedLM, LlamaConfig, PreTrainedTokenizerFast
 
 import ddlib as dd
-from recipes import adapt, evaluate, generate, train
+from recipes import adapt, evaluate, generate, owt, train
+from recipes import prepare as prepare_command
 from recipes.data import Source, prepare
 from recipes.data.text import train_tokenizer
 from recipes.logging import read_metrics
@@ -180,12 +181,46 @@ def test_a_validation_of_one_sequence_is_refused_before_the_first_step(llama):
     assert not Path("data").exists(), "no text is prepared that no run could take"
     prepare(replace(adapt.corpus_for("llama", "texts", 2), validation=Source(path="one.jsonl")), Path("data/mine"))
     said = r"data/mine: holds 1 document for validation, must hold at least 2: .* --held-out NUMBER, or --validation"
-    refused(said, "--from", "llama", "--data.folder", "data/mine")
+    with pytest.raises(SystemExit, match=f"error: .*{said}"):
+        adapt.main(["mdlm", "--from", "llama", "--data.folder", "data/mine", *SMALL])
     with pytest.raises(
         SystemExit, match=r"output.validate_sequences=1: must be at least 2, the mean over one sequence"
     ):
         run("mdlm", "--output.validate-sequences", "1")
     assert not Path("run/checkpoints").exists() and not Path("run/metrics.jsonl").exists()
+
+
+def test_a_second_text_for_one_model_is_answered_by_the_flags_that_it_needs(llama):
+    run("mdlm", "--steps", "1")
+    Path("other.txt").write_text("\n".join(f"{number}. {SENTENCES[1]}" for number in range(60)))
+    words = ["mdlm", "--from", "llama", *SMALL, "--steps", "1", "--text", "other.txt"]
+    with pytest.raises(SystemExit, match=r"holds something else.* A second text needs folders of its own") as error:
+        adapt.main(words)
+    flags = str(error.value).partition("repeat the command with ")[2].split()
+    assert flags == ["--data.folder", "data/adapt-llama-2", "--output.folder", "run-2"]
+    adapt.main([*words, *flags])
+    adapt.main([*words, *flags])  # resumes
+    assert open_saved("run-2").recipe.data.folder == Path("data/adapt-llama-2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["adapt", "owt"])
+def test_prepare_ends_with_a_command_that_begins_at_the_weights_beside_the_tokenizer(llama, module, capsys):
+    name = "llama"
+    if module == "owt":
+        name, words = "bert", write_tokenizer(Path("bert"), "[MASK]", "[PAD]")
+        PreTrainedTokenizerFast.from_pretrained(name, mask_token="[MASK]").save_pretrained(name)
+        BertForMaskedLM(BertConfig(vocab_size=words + 1, **SIZE)).save_pretrained(name)
+    prepare_command.main(["local", "--files", "texts", "--tokenizer", name, "--out", "data/mine"])
+    (line,) = (
+        one for one in capsys.readouterr().out.splitlines() if one.startswith(f"or begin at the weights of {name}: ")
+    )
+    words = line.partition(f"python -m recipes.{module} ")[2].split()
+    {"adapt": adapt, "owt": owt}[module].main(
+        [*words, "--steps", "1", "--data.length", "16", "--batch", "4", "--output.no-tensorboard"]
+    )
+    kind = {"adapt": "CausalLM", "owt": "MaskedLM"}[module]
+    assert type(open_saved("runs/mine").model).__name__ == kind
 
 
 def refused(said: str, *words: str) -> None:

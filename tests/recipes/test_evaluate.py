@@ -2,8 +2,10 @@ import json
 import math
 import multiprocessing
 import os
+import shutil
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
@@ -343,3 +345,22 @@ def test_one_sequence_or_one_sample_is_refused_before_anything_is_measured(optio
 def test_the_result_lies_beside_the_weights_and_not_among_them(options, published):
     assert result_path(options) == published.run / "evaluation.json"
     assert result_path(replace(options, run=str(published.run / "weights"))).parent.name == ""
+
+
+def test_no_result_is_written_over_that_of_another_model(options, published, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    names = [result_path(replace(options, run=run)).name for run in ("me/bert", "you/bert", "../me/gpt", "bert")]
+    assert names[0] == "evaluation-me--bert.json" and len(set(names)) == 4
+    monkeypatch.setattr(evaluation, "evaluate", lambda options, world: {"protocol": {"run": options.run}})
+    monkeypatch.setattr(evaluation, "show", lambda result, console: None)
+    evaluation.main(["me/bert", "--out", "mine.json"])
+    evaluation.main(["me/bert", "--out", "mine.json"])
+    with pytest.raises(
+        SystemExit, match=r"out=mine.json: holds the result of me/bert, not of you/bert: choose another by"
+    ):
+        evaluation.main(["you/bert", "--out", "mine.json"])
+    assert json.loads(Path("mine.json").read_text())["protocol"]["run"] == "me/bert"
+    renamed = tmp_path / "renamed"
+    shutil.copytree(published.run, renamed)
+    (renamed / "evaluation.json").write_text('{"protocol": {"run": "before"}}')
+    evaluation.main([str(renamed)])

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from lm_eval.api.instance import Instance
+from lm_eval.utils import make_table
 from published import LENGTH, publish_tiny
 
 import ddlib as dd
@@ -236,3 +237,11 @@ def test_lm_eval_finds_the_model_and_runs_a_local_task(run, model, tmp_path):
     assert results["results"]["local_union"]["acc,none"] == right / 2
     assert results["config"]["checkpoint_sha256"] == model.saved.sha256
     assert results["config"]["is_greedy"] == "not known, always False"
+
+
+def test_the_table_of_lm_eval_names_its_columns():
+    """Before version 1, pytablewriter ignores them and heads the columns A to I."""
+    pytest.importorskip("pytablewriter", minversion="1", reason="an environment of before `make install`")
+    results = {"task": {"alias": "task", "acc,none": 0.5, "acc_stderr,none": 0.1}}
+    table = make_table({"results": results, "versions": {"task": 1}, "n-shot": {"task": 0}})
+    assert table.splitlines()[0].replace(" ", "").startswith("|Tasks|Version|Filter|n-shot|Metric|")

@@ -69,6 +69,7 @@ def test_train_without_a_file_says_how_to_get_there(capsys, word):
 def test_all_values_can_be_had_without_naming_a_variant(capsys):
     told = page_of(capsys, owt.main, ["--help-all"])
     assert "--output.keep" in told and "--hardware.shard" in told
+    assert "first page" not in told and "Sequences of a step, over all devices." in told, "what --help says of --batch"
 
 
 def test_a_field_marks_itself(monkeypatch):
