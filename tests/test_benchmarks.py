@@ -17,6 +17,7 @@ from benchmarks import (
     gpu_losses,
     head,
     kernels,
+    loops,
     noising,
     products,
     profile,
@@ -269,3 +270,17 @@ def test_deviations_of_the_bound_are_measured_and_the_page_holds_their_table():
     assert deviations.rows(stored) in deviations.PAGE.read_text()
     own = [one for one in stored["runs"] if one["times"] == "own density"]
     assert all(0.92 <= one["covered"] <= 0.98 for one in own) and len(own) == len(deviations.processes())
+
+
+@pytest.mark.slow
+def test_loops_are_measured_beside_each_other(monkeypatch, tmp_path, capsys):
+    """The command itself asserts that engine and bare loop have the same losses, and the formula that of ddlib."""
+    out = tmp_path / "loops.json"
+    with pytest.raises(SystemExit):
+        loops.main(["--tiny"])
+    threads = torch.get_num_threads()
+    loops.main(["--tiny", "--repeats", "1", "--threads", "1", "--out", str(out)])
+    torch.set_num_threads(threads)
+    (told,) = json.loads(out.read_text())["runs"]
+    assert set(told["tokens_per_second"]) == set(loops.LOOPS) and told["ratios"][f"{loops.BARE} time"] == 1
+    assert "| engine of the recipes | " in capsys.readouterr().out
