@@ -93,13 +93,13 @@ mutants: $(VENV)/.stamp-dev
 
 bench: $(VENV)/.stamp-dev
 	$(BIN)/python -m benchmarks.run
-	$(BIN)/python -m benchmarks.table
+	$(BIN)/python -m benchmarks.table --docs docs
 
 bench-gpu: $(VENV)/.stamp-dev
 	$(BIN)/python -m benchmarks.gpu_head
 	$(BIN)/python -m benchmarks.packing --device cuda
 	$(BIN)/python -m benchmarks.run --gpu --times 3
-	$(BIN)/python -m benchmarks.table
+	$(BIN)/python -m benchmarks.table --docs docs
 
 clean:
 	rm -rf $(VENV) mutants build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,37 +1,31 @@
 """Results of docs/adapt.md: SmolLM2-135M, causal, converted to a diffusion model, from the folders of its runs.
 
-python -m recipes.adapt mdlm --from smollm2 ...      the three runs, as on the page
-python -m benchmarks.adapt runs/adapt-smollm2 --from smollm2 --out benchmarks/results/adapt.json
-python -m benchmarks.adapt_page benchmarks/results/adapt.json
+python -m recipes.adapt mdlm --from smollm2 ...              # the runs, as on the page
+python -m benchmarks.adapt evaluate runs/adapt-smollm2 --from smollm2 --out benchmarks/results/adapt.json
+python -m benchmarks.adapt page runs/adapt-smollm2 --out benchmarks/results/adapt.json --docs docs
+python -m benchmarks.adapt --smoke FOLDER                    # all of it, in seconds, with a random model
 """
 
-import argparse
 import json
+from argparse import Namespace
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 
+from benchmarks import adapt_page, smoke
+from benchmarks.made import Study
 from benchmarks.measuring import command, machine
 from ddlib_models.hf.causal_lm import CausalLM, causal_lm
-from recipes.data import Prepared, examples, open_prepared
+from recipes import adapt
+from recipes.data import Prepared, examples, open_prepared, prepare
 from recipes.engine.validation import WINDOWS
 from recipes.logging import read_metrics
 from recipes.model_io import open_saved
-
-RUNS = {
-    "mdlm": "masks",
-    "mdlm-1": "masks, seed 1",
-    "lora": "masks, adapters of rank 8",
-    "hdlm": "64 clusters",
-    "plain": "masks, no shift, attention opened at once",
-    "scratch": "DiT",
-    "scratch-long": "DiT, 1,200 steps",
-}
-"""Runs by the name of their folder, and their names on the page."""
 
 
 def told(folder: Path) -> dict[str, Any]:
@@ -94,28 +88,53 @@ def causal(model: CausalLM, data: Prepared, length: int, count: int, batch: int 
     return {"nats_per_token": mean, "standard_error": error, "sequences": len(sums), "parameters": size}
 
 
-def main() -> None:
-    """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", type=Path)
-    parser.add_argument("--from", dest="name", required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
-    found = {name: told(given.runs / name) for name in RUNS if (given.runs / name / "weights").is_dir()}
-    found = {name: run for name, run in found.items() if run["bounds"][-1]["step"] == run["steps"]}  # finished runs
-    first = open_saved(given.runs / next(iter(found))).recipe
-    data = open_prepared(first.data.folder)
-    known = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {"runs": {}}
-    own = known.get("causal")
-    if own is None:  # it takes minutes, and does not depend on later runs
-        model = causal_lm(data.vocab_size + 1, data.vocab_size, given.name, attention="causal", shift=1)
-        own = causal(model, data, first.data.length, first.output.validate_sequences)
-    found = known["runs"] | found  # earlier runs, whose folders are gone, stay
-    text = {split: data.manifest[split] for split in ("train", "validation")}
-    facts = {"command": command(), "machine": machine(), "text": text, "causal": own}
-    facts["runs"] = {name: found[name] for name in RUNS if name in found}
-    given.out.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+FROM = {"--from": {"dest": "name", "help": "the causal model, a folder or a name"}}
 
+
+@dataclass(frozen=True)
+class Adapt(Study):
+    """A causal model as a diffusion model, beside a network from scratch."""
+
+    results = adapt_page.PAGE
+    commands = ("evaluate", "page")
+    flags = FROM
+
+    @classmethod
+    def tiny(cls) -> Self:
+        """Return the study; its runs are tiny."""
+        return cls()
+
+    def inputs(self, work: Path) -> None:
+        """Convert a random model in four steps."""
+        model = str(smoke.judge(work.parent / "judge"))
+        work.mkdir(exist_ok=True)
+        text = work / "text.txt"
+        text.write_text(next(iter(smoke.sources().values())), encoding="utf-8")
+        prepare(adapt.corpus_for(model, str(text), 9), work / "data")
+        for name in ("mdlm", "hdlm", "scratch"):
+            folders = ["--data.folder", str(work / "data"), "--output.folder", str(work / name)]
+            adapt.main([name, "--smoke", "--from", model, *folders])
+
+    def evaluate(self, options: Namespace) -> None:
+        """Write the result file from the folders of the runs; earlier runs, whose folders are gone, stay in it."""
+        work, out = options.work, options.out
+        found = {name: told(work / name) for name in adapt_page.RUNS if (work / name / "weights").is_dir()}
+        found = {name: run for name, run in found.items() if run["bounds"][-1]["step"] == run["steps"]}  # finished runs
+        first = open_saved(work / next(iter(found))).recipe
+        data = open_prepared(first.data.folder)
+        known = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"runs": {}}
+        own = known.get("causal")
+        if own is None:  # it takes minutes, and does not depend on later runs
+            model = causal_lm(data.vocab_size + 1, data.vocab_size, options.name, attention="causal", shift=1)
+            own = causal(model, data, first.data.length, first.output.validate_sequences)
+        found = known["runs"] | found
+        text = {split: data.manifest[split] for split in ("train", "validation")}
+        facts = {"command": command(), "machine": machine(), "text": text, "causal": own}
+        facts["runs"] = {name: found[name] for name in adapt_page.RUNS if name in found}
+        out.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+STUDY = Adapt()
 
 if __name__ == "__main__":
-    main()
+    STUDY.main(__doc__)

@@ -1,18 +1,21 @@
-"""Table, samples and figure of docs/adapt.md, from the output of ``benchmarks.adapt``.
-
-    python -m benchmarks.adapt_page benchmarks/results/adapt.json
-
-Rewrites the part of the page between its two marks, and docs/images/adapt.png.
-"""
+"""Table, samples and figure of docs/adapt.md, from the result file of ``benchmarks.adapt``."""
 
 from pathlib import Path
 from typing import Any
 
-from benchmarks.adapt import RUNS
-from benchmarks.table import DOCS, fill, result, ruler
+from benchmarks.table import Page, ruler
 from ddlib import plot
 
-BEGIN, END = "<!-- tables: benchmarks/adapt_page.py -->", "<!-- end of tables -->"
+RUNS = {
+    "mdlm": "masks",
+    "mdlm-1": "masks, seed 1",
+    "lora": "masks, adapters of rank 8",
+    "hdlm": "64 clusters",
+    "plain": "masks, no shift, attention opened at once",
+    "scratch": "DiT",
+    "scratch-long": "DiT, 1,200 steps",
+}
+"""Runs by the name of their folder, and their names on the page."""
 KEYS = ("step", "nats_per_token", "standard_error")
 SHOWN = 220
 """Characters of a sample that the page shows."""
@@ -65,7 +68,7 @@ def tables(results: dict[str, Any]) -> str:
     return "\n\n".join(f"{title}\n\n" + "\n".join(lines) for title, lines in parts)
 
 
-def draw(results: dict[str, Any], path: Path) -> None:
+def draw(results: dict[str, Any], images: Path) -> None:
     """Draw bounds by step with their errors, up to the end of the first run; continued runs as a line at their end."""
     figure, (panel,) = plot.panels(size=(7.0, 4.2))
     colours = (plot.BLUE, plot.ORANGE, PINK, plot.VERMILION, plot.GREEN, plot.DARK, plot.GREY)
@@ -94,15 +97,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     panel.set(xlabel="step", ylabel="nats per token")
     panel.set_title("bound of held-out text", loc="left", fontweight="bold")
     panel.legend(frameon=False, fontsize=8)
-    figure.savefig(path)
+    figure.savefig(images / "adapt.png")
 
 
-def main() -> None:
-    """Run the command."""
-    results = result(__doc__)
-    fill(DOCS / "adapt.md", tables(results), BEGIN, END)
-    draw(results, DOCS / "images" / "adapt.png")
-
-
-if __name__ == "__main__":
-    main()
+PAGE = Page("adapt", "adapt_page", tables, draw)

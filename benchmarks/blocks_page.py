@@ -1,20 +1,13 @@
-"""Tables and figure of docs/blocks.md, from the output of ``blocks.py evaluate``.
-
-    python -m benchmarks.blocks_page benchmarks/results/blocks.json
-
-Rewrites the part of the page between its two marks, and docs/images/blocks.png.
-"""
+"""Tables and figure of docs/blocks.md, from the result file of ``benchmarks.blocks``."""
 
 import math
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.blocks import KINDS, SIZES
-from benchmarks.table import DOCS, fill, result
+from benchmarks.table import Page
 from ddlib import plot
 
-BEGIN, END = "<!-- tables: benchmarks/blocks_page.py -->", "<!-- end of tables -->"
 BITS = 1 / math.log(2)
 """Bits per nat."""
 Run = dict[str, Any]
@@ -31,27 +24,37 @@ def cell(seeds: list[Run], name: str, sign: str = "") -> str:
     return ", ".join(f"{v['value'] * BITS:{sign}.3f} ± {v['standard_error'] * BITS:.3f}" for v in values) or "-"
 
 
-def tables(runs: list[Run]) -> str:
+def kinds_and_sizes(runs: list[Run]) -> tuple[list[str], list[int]]:
+    """Return the kinds, masks first, and the sizes, the whole sequence first."""
+    kinds, sizes = (list(dict.fromkeys(run[key] for run in runs)) for key in ("kind", "size"))
+    return kinds, sizes
+
+
+def tables(results: dict[str, Any]) -> str:
     """Return a row for every kind and size."""
+    runs = results["runs"]
+    kinds, sizes = kinds_and_sizes(runs)
     heads = ("process", "block", "bits per word, each seed", "less the whole text", "less MDLM in such blocks")
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
-    for kind in KINDS:
-        for size in SIZES:
+    for kind in kinds:
+        for size in sizes:
             seeds = of(runs, kind, size)
             if not seeds:
                 continue
-            whole = "-" if size == SIZES[0] else cell(seeds, "less_whole_text", "+")
-            masks = "-" if kind == KINDS[0] else cell(seeds, "less_mdlm", "+")
+            whole = "-" if size == sizes[0] else cell(seeds, "less_whole_text", "+")
+            masks = "-" if kind == kinds[0] else cell(seeds, "less_mdlm", "+")
             lines.append(f"| {kind} | {size} | {cell(seeds, 'bound')} | {whole} | {masks} |")
     return "\n".join(lines)
 
 
-def draw(runs: list[Run], path: Path) -> None:
+def draw(results: dict[str, Any], images: Path) -> None:
     """Draw bits per token by the size of a block."""
+    runs = results["runs"]
+    kinds, sizes = kinds_and_sizes(runs)
     figure, (axis,) = plot.panels(size=(6.0, 4.0))
-    places = {size: place for place, size in enumerate(SIZES)}
-    for kind, colour, shift in zip(KINDS, (plot.DARK, plot.BLUE), (-0.05, 0.05), strict=True):
-        means = [(size, mean(run["bound"]["value"] for run in of(runs, kind, size))) for size in SIZES
+    places = {size: place for place, size in enumerate(sizes)}
+    for kind, colour, shift in zip(kinds, (plot.DARK, plot.BLUE), (-0.05, 0.05), strict=True):
+        means = [(size, mean(run["bound"]["value"] for run in of(runs, kind, size))) for size in sizes
                  if of(runs, kind, size)]  # fmt: skip
         axis.plot([places[s] + shift for s, _ in means], [v * BITS for _, v in means], "-", color=colour, label=kind)
         for run in (run for run in runs if run["kind"] == kind):
@@ -60,18 +63,10 @@ def draw(runs: list[Run], path: Path) -> None:
                 places[run["size"]] + shift, bound["value"] * BITS, yerr=bound["standard_error"] * BITS, fmt="o",
                 color=colour, markersize=4,
             )  # fmt: skip
-    axis.set_xticks(range(len(SIZES)), [f"{size}" for size in SIZES])
+    axis.set_xticks(range(len(sizes)), [f"{size}" for size in sizes])
     axis.set(xlabel="positions of a block", ylabel="bits per word, at most")
     axis.legend(frameon=False)
-    figure.savefig(path)
+    figure.savefig(images / "blocks.png")
 
 
-def main() -> None:
-    """Run the command."""
-    runs = result(__doc__)["runs"]
-    fill(DOCS / "blocks.md", tables(runs), BEGIN, END)
-    draw(runs, DOCS / "images" / "blocks.png")
-
-
-if __name__ == "__main__":
-    main()
+PAGE = Page("blocks", "blocks_page", tables, draw)

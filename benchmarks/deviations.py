@@ -1,7 +1,8 @@
 """Deviations of bound estimates, and their stated errors: the table of docs/concepts/times.md.
 
-    python -m benchmarks.deviations            # measures, writes the result file and the table
-    python -m benchmarks.deviations --check    # reports whether the page holds the table of the result file
+    python -m benchmarks.deviations                # measures, writes the result file, prints the table
+    python -m benchmarks.deviations --docs docs    # measures, writes the result file and the table into the page
+    python -m benchmarks.deviations --check        # reports whether the page holds the table of the result file
 
 Each run is ``dd.bound`` of 256 sequences of 16 uniformly drawn tokens under flat logits, whose true bound is computed
 by quadrature. 400 runs for each row. The 95 % interval is the value and 1.96 stated errors to either side.
@@ -12,6 +13,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -145,6 +147,7 @@ def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--docs", type=Path, help="folder of the page; without it the table is printed")
     parser.add_argument("--runs", type=int, default=RUNS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -155,10 +158,14 @@ def main() -> None:
                 found.append(row(name, process, own, options.runs, SEQUENCES))
                 print(found[-1], flush=True)
         report(NAME, found)
-    text, results = PAGE.read_text(encoding="utf-8"), json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8"))
+    results = json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8"))
     if options.check:
+        text = PAGE.read_text(encoding="utf-8")
         sys.exit(text != page(text, rows(results), BEGIN, END))
-    fill(PAGE, rows(results), BEGIN, END)
+    if options.docs is None:
+        print(rows(results))
+    else:
+        fill(options.docs / PAGE.relative_to(DOCS), rows(results), BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,26 @@
 """Benefit of an output layer over children: masks and hierarchies under 50,257 tokens at equal CPU seconds.
 
-    python -m benchmarks.equal_compute prepare TOKENS WORK       # the .xz file of benchmarks.corpus
+    python -m benchmarks.equal_compute prepare WORK --tokens TOKENS       # the .xz file of benchmarks.corpus
     python -m benchmarks.equal_compute speed WORK                # on an idle machine: the cost of a step
     python -m benchmarks.equal_compute train WORK --part 0 --of 2         # in turn; repeat to resume after a kill
     python -m benchmarks.equal_compute report WORK --out benchmarks/results/equal_compute.json
+    python -m benchmarks.equal_compute page WORK --out benchmarks/results/equal_compute.json --docs docs
+    python -m benchmarks.equal_compute --smoke FOLDER                     # all of it, in seconds
 
 Protocol and expectations are in docs/children.md, written before the runs. One thread. The cost of a step is measured
-once, side by side; every run then makes the number of steps that ``SECONDS`` of processor time allow at that cost, so
+once, side by side; every run then makes the number of steps that 800 seconds of processor time allow at that cost, so
 its result does not depend on other load on the machine.
 """
 
-import argparse
 import json
 import lzma
 import os
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -25,7 +28,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 import ddlib as dd
-from benchmarks.corpus import spans
+from benchmarks import equal_page, smoke
+from benchmarks.corpus import FILE, spans
+from benchmarks.made import Study
 from benchmarks.measuring import in_its_own_process, machine, medians, seconds
 from benchmarks.run import KEEP
 from ddlib.hierarchies import load_clusters, save_clusters, semantic_clusters
@@ -37,16 +42,8 @@ from recipes.embeddings.neighbours import neighbourhoods
 from recipes.embeddings.starting import log_probs, state_vectors
 from recipes.engine.optimizer import Average, optimizers, rate, update
 
-WORDS, LENGTH, BATCH, WIDTH, SECONDS, SEEDS = 50_257, 128, 16, 128, 800.0, (0, 1)
-SOURCES = {name.replace("_", " "): span for name, span in spans().items()}
-"""First token and number of tokens."""
-HELD_OUT = "moby dick"
-"""The source outside of the training text; of the others the last tenth is held out."""
-GPT2 = "gpt2"
-"""Name in place of a fingerprint: no tokenizer is available, the tokens are GPT-2's."""
-TREES = {"224": [224], "1369-37": [1369, 37]}
-WINDOWS, DRAWS, POINTS = 100, 4, 8
-"""Held-out windows of each source, draws of times and noise for each, and points of a curve."""
+HELD_OUT = "moby dick"  # the source outside of the training text; of the others the last tenth is held out
+GPT2 = "gpt2"  # in place of a fingerprint: no tokenizer is available, the tokens are GPT-2's
 OPTIMIZER = Optimizer(lr=3e-3, warmup=20, final=0.05, weight_decay=0.02, muon=True, ema=0.995)
 CLIP = dd.weightings.Clip(2.0)
 
@@ -71,41 +68,52 @@ RUNS = {
 }
 
 
+FLAGS: dict[str, dict[str, Any]] = {
+    "--tokens": {"type": Path, "help": "tokens of the corpus; by default the file in WORK"},
+    "--here": {"action": "store_true", "help": "speed: print the costs, measured in this process"},
+    "--only": {"nargs": "+", "default": list(RUNS), "choices": RUNS, "metavar": "RUN"},
+}
+
+
 class Text:
     """Tokens of WORK, for training and held out."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, study: "EqualCompute") -> None:
+        self.study = study
         self.tokens = torch.from_numpy(np.load(work / "tokens.npy").astype(np.int64))
-        kept = {name: int(count * 0.9) for name, (_, count) in SOURCES.items() if name != HELD_OUT}
-        self.training = torch.cat([self.tokens[SOURCES[name][0] :][:count] for name, count in kept.items()])
+        kept = {name: int(count * 0.9) for name, (_, count) in study.sources.items() if name != HELD_OUT}
+        self.training = torch.cat([self.tokens[study.sources[name][0] :][:count] for name, count in kept.items()])
 
     def batch(self, seed: int, step: int) -> Int[Tensor, "B L"]:
         """Return windows of the training text, the same for every run of a seed."""
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-        first = torch.randint(len(self.training) - LENGTH, (BATCH, 1), generator=generator)
-        return self.training[first + torch.arange(LENGTH)]
+        length = self.study.length
+        first = torch.randint(len(self.training) - length, (self.study.batch, 1), generator=generator)
+        return self.training[first + torch.arange(length)]
 
     def held_out(self, name: str) -> Int[Tensor, "n L"]:
         """Return held-out windows of a source, evenly spaced."""
-        start, count = SOURCES[name]
+        length, (start, count) = self.study.length, self.study.sources[name]
         start, count = (start, count) if name == HELD_OUT else (start + int(count * 0.9), count - int(count * 0.9))
-        first = torch.linspace(0, count - LENGTH, WINDOWS, dtype=torch.float64).long()[:, None]
-        return self.tokens[start + first + torch.arange(LENGTH)]
+        first = torch.linspace(0, count - length, self.study.windows, dtype=torch.float64).long()[:, None]
+        return self.tokens[start + first + torch.arange(length)]
 
 
 class Model:
     """A network with its process and the parameterization of its output."""
 
-    def __init__(self, run: Run, work: Path, seed: int) -> None:
-        trees = {name: list(load_clusters(work / f"clusters-{name}", GPT2).parents) for name in TREES}
-        self.process: ForwardProcess = dd.presets.hdlm_levels(trees[run.noise]) if run.noise else dd.presets.mdlm(WORDS)
+    def __init__(self, run: Run, work: Path, seed: int, study: "EqualCompute") -> None:
+        trees = {name: list(load_clusters(work / f"clusters-{name}", GPT2).parents) for name in study.trees}
+        self.process: ForwardProcess = (
+            dd.presets.hdlm_levels(trees[run.noise]) if run.noise else dd.presets.mdlm(study.words)
+        )
         torch.manual_seed(seed)
         tree = trees[run.head] if run.head else None
-        self.net = DiT(self.process.num_states, WORDS, dim=WIDTH, depth=4, heads=4, tree=tree)
+        self.net = DiT(self.process.num_states, study.words, dim=study.width, depth=4, heads=4, tree=tree)
         statistics = torch.load(work / "statistics.pt")
         self.net.start_at(
             log_probs(statistics["counts"]),
-            state_vectors(self.process, statistics["counts"], 0.3 * WIDTH**0.5 * statistics["vectors"]),
+            state_vectors(self.process, statistics["counts"], 0.3 * study.width**0.5 * statistics["vectors"]),
         )
         self.meaning = dd.Children.of(self.net) if run.head else "cavity"
 
@@ -139,30 +147,18 @@ class Model:
         return torch.cat(found).double()
 
 
-def prepare(tokens: Path, work: Path) -> None:
-    """Prepare the unpacked tokens, the tokens' neighbourhoods and the clusters, from the training text alone."""
-    work.mkdir(parents=True, exist_ok=True)
-    np.save(work / "tokens.npy", np.frombuffer(lzma.decompress(tokens.read_bytes()), dtype="<u2"))
-    text = Text(work).training
-    statistics = {"counts": text.bincount(minlength=WORDS), "vectors": neighbourhoods(text, WORDS, WIDTH)}
-    torch.save(statistics, work / "statistics.pt")
-    vectors = neighbourhoods(text, WORDS)
-    for name, counts in TREES.items():
-        found = semantic_clusters(vectors, counts, nested="up", fingerprint=GPT2)
-        save_clusters(work / f"clusters-{name}", found)
-
-
 class Training:
     """Network, optimizers and text of a run."""
 
     def __init__(self, name: str, work: Path, seed: int, text: Text) -> None:
-        self.model, self.text, self.seed, self.steps = Model(RUNS[name], work, seed), text, seed, 0
+        study = text.study
+        self.model, self.text, self.seed, self.steps = Model(RUNS[name], work, seed, study), text, seed, 0
         self.average = Average(self.model.net, OPTIMIZER.ema)
         self.optimizers = optimizers(self.model.net, OPTIMIZER)
 
     def step(self, of: int) -> None:
         """Take one of ``of`` steps."""
-        noise = dd.KeyedGenerator(self.seed, self.steps, torch.arange(BATCH))
+        noise = dd.KeyedGenerator(self.seed, self.steps, torch.arange(self.text.study.batch))
         self.model.loss(self.text.batch(self.seed, self.steps), noise).backward()
         nn.utils.clip_grad_norm_(self.model.net.parameters(), OPTIMIZER.max_grad_norm)
         update(self.optimizers, rate(OPTIMIZER, round(1000 * self.steps / of), 1000))
@@ -170,60 +166,9 @@ class Training:
         self.steps += 1
 
 
-def speed(work: Path) -> dict[str, Any]:
-    """Return the CPU seconds of one training step of every run, in turns, with all measurements."""
-    text = Text(work)
-    runs = {name: Training(name, work, 0, text) for name, run in RUNS.items() if not run.equal_steps_of}
-    turns = {name: partial(run.step, 1000) for name, run in runs.items()}
-    seconds(turns, 2)
-    taken = seconds(turns, 15)
-    return {"seconds_per_step": medians(taken), "taken": taken, "machine": machine()}
-
-
-def steps_of(work: Path, name: str) -> int:
-    """Return the number of steps that ``SECONDS`` allow at the measured cost."""
-    prices = json.loads((work / "speed.json").read_text())["seconds_per_step"]
-    return round(SECONDS / prices[RUNS[name].equal_steps_of or name])
-
-
-def train(work: Path, name: str, seed: int) -> dict[str, Any]:
-    """Train one run; return its curve, and the nats of every held-out window."""
-    text, steps = Text(work), steps_of(work, name)
-    run, curve = Training(name, work, seed, text), list[dict[str, float]]()
-    windows = {source: text.held_out(source) for source in SOURCES}
-    few = torch.cat([part[::10] for part in windows.values()])
-    points = {steps * point // POINTS for point in range(1, POINTS)}
-    while run.steps < steps:
-        run.step(steps)
-        if run.steps in points:
-            run.average.swap()
-            nats = run.model.bound(few, 0)
-            run.average.swap()
-            curve.append({"steps": run.steps, "nats_per_token": float(nats.mean()) / LENGTH})
-            print(f"{name}, seed {seed}: {run.steps} of {steps}, {curve[-1]['nats_per_token']:.3f}", flush=True)
-    run.average.swap()
-    nats = {s: torch.stack([run.model.bound(w, draw) for draw in range(DRAWS)]).tolist() for s, w in windows.items()}
-    return {"steps": steps, "curve": curve, "nats": nats, "machine": machine()}
-
-
 def path(work: Path, name: str, seed: int) -> Path:
     """Return the path of a run's result."""
     return work / "runs" / f"{name.replace(', ', '-').replace(' ', '_')}-{seed}.json"
-
-
-def train_all(work: Path, part: int, of: int, names: Sequence[str]) -> None:
-    """Train every ``of``-th run that has no result yet."""
-    (work / "runs").mkdir(exist_ok=True)
-    for name, seed in [(name, seed) for seed in SEEDS for name in names][part::of]:
-        if not path(work, name, seed).exists():
-            content = json.dumps(train(work, name, seed))
-            path(work, name, seed).write_text(content)
-
-
-def nats_per_token(results: dict[str, Any], source: str | None = None) -> Float[Tensor, " n"]:
-    """Return nats per token of every held-out window, or those of one source; the mean over draws."""
-    found = results["nats"].values() if source is None else [results["nats"][source]]
-    return torch.cat([torch.tensor(draws).mean(0) for draws in found]) / LENGTH
 
 
 def measured(values: Float[Tensor, " n"]) -> dict[str, float]:
@@ -231,60 +176,124 @@ def measured(values: Float[Tensor, " n"]) -> dict[str, float]:
     return {"value": float(values.mean()), "error": float(values.std() / len(values) ** 0.5)}
 
 
-def report(work: Path) -> dict[str, Any]:
-    """Return the content of the result file: bounds, differences over the same windows, times and noise, curves."""
-    found = []
-    for seed in SEEDS:
-        results = {
-            name: json.loads(path(work, name, seed).read_text()) for name in RUNS if path(work, name, seed).exists()
-        }
-        for name, one in results.items():
-            against = {
-                other: measured(nats_per_token(one) - nats_per_token(results[other]))
-                for other in results
-                if other != name
-            }
-            found.append(
-                {
-                    "run": name, "seed": seed, "bound": measured(nats_per_token(one)), "less": against,
-                    "by_source": {source: measured(nats_per_token(one, source)) for source in SOURCES},
-                    **{key: one[key] for key in ("steps", "curve", "machine")},
-                }
-            )  # fmt: skip
-    prices = json.loads((work / "speed.json").read_text())
-    return {"command": "python -m benchmarks.equal_compute", "speed": prices, "runs": found}
+@dataclass(frozen=True)
+class EqualCompute(Study):
+    """Outputs over tokens and over children at equal CPU seconds and at equal steps."""
+
+    results = equal_page.PAGE
+    commands = ("prepare", "speed", "train", "report", "page")
+    flags = FLAGS
+    words: int = 50_257
+    length: int = 128  # of a window
+    batch: int = 16
+    width: int = 128
+    seconds: float = equal_page.SECONDS
+    seeds: tuple[int, ...] = (0, 1)
+    sources: Mapping[str, tuple[int, int]] = field(
+        default_factory=lambda: {name.replace("_", " "): span for name, span in spans().items()}
+    )
+    """First token and number of tokens."""
+    trees: Mapping[str, list[int]] = field(default_factory=lambda: {"224": [224], "1369-37": [1369, 37]})
+    windows: int = 100  # that are held out of each source
+    draws: int = 4  # of times and noise for each window
+    points: int = 8  # of a curve
+    apart: bool = True
+    """Whether the cost of a step is measured in a process with its own heap."""
+
+    @classmethod
+    def tiny(cls) -> Self:
+        """Return bytes of speeches in place of the tokens, and a tenth of a second."""
+        sources = {name.replace("_", " "): (5000 * place, 5000) for place, name in enumerate(spans())}
+        trees = {"224": [16], "1369-37": [64, 8]}
+        return cls(257, 16, 4, 16, 0.1, (0,), sources, trees, 20, 1, 2, False)
+
+    def inputs(self, work: Path) -> None:
+        """Write the bytes of a few speeches in place of the tokens."""
+        work.mkdir(exist_ok=True)
+        tokens = [[*text.encode()[:4999], self.words - 1] for text in smoke.sources().values()]
+        (work / FILE).write_bytes(lzma.compress(np.array(tokens, dtype="<u2").tobytes()))
+
+    def prepare(self, options: Namespace) -> None:
+        """Prepare the unpacked tokens, the tokens' neighbourhoods and the clusters, from the training text alone."""
+        work, packed = options.work, options.tokens or options.work / FILE
+        np.save(work / "tokens.npy", np.frombuffer(lzma.decompress(packed.read_bytes()), dtype="<u2"))
+        text = Text(work, self).training
+        vectors = neighbourhoods(text, self.words, self.width)
+        torch.save({"counts": text.bincount(minlength=self.words), "vectors": vectors}, work / "statistics.pt")
+        vectors = neighbourhoods(text, self.words)
+        for name, counts in self.trees.items():
+            found = semantic_clusters(vectors, counts, nested="up", fingerprint=GPT2)
+            save_clusters(work / f"clusters-{name}", found)
+
+    def speed(self, options: Namespace) -> None:
+        """Measure the CPU seconds of one training step of every run, in turns."""
+        if self.apart and not options.here:
+            os.environ.update(KEEP)
+            found = in_its_own_process("equal_compute", "speed", str(options.work), "--here")
+        else:
+            text = Text(options.work, self)
+            runs = {n: Training(n, options.work, 0, text) for n, run in RUNS.items() if not run.equal_steps_of}
+            turns = {name: partial(run.step, 1000) for name, run in runs.items()}
+            seconds(turns, 2)
+            taken = seconds(turns, 15)
+            found = json.dumps({"seconds_per_step": medians(taken), "taken": taken, "machine": machine()})
+        print(found) if options.here else (options.work / "speed.json").write_text(found)
+
+    def train(self, options: Namespace) -> None:
+        """Train every ``--of``-th run that has no result yet."""
+        work, every = options.work, [(name, seed) for seed in self.seeds for name in options.only]
+        (work / "runs").mkdir(exist_ok=True)
+        for name, seed in every[options.part :: options.of]:
+            if not path(work, name, seed).exists():
+                path(work, name, seed).write_text(json.dumps(self.trained(work, name, seed)))
+
+    def trained(self, work: Path, name: str, seed: int) -> dict[str, Any]:
+        """Train one run; return its curve, and the nats of every held-out window."""
+        prices = json.loads((work / "speed.json").read_text())["seconds_per_step"]
+        steps = round(self.seconds / prices[RUNS[name].equal_steps_of or name])
+        text = Text(work, self)
+        run, curve = Training(name, work, seed, text), list[dict[str, float]]()
+        windows = {source: text.held_out(source) for source in self.sources}
+        few = torch.cat([part[::10] for part in windows.values()])
+        points = {steps * point // self.points for point in range(1, self.points)}
+        while run.steps < steps:
+            run.step(steps)
+            if run.steps in points:
+                run.average.swap()
+                nats = run.model.bound(few, 0)
+                run.average.swap()
+                curve.append({"steps": run.steps, "nats_per_token": float(nats.mean()) / self.length})
+                print(f"{name}, seed {seed}: {run.steps} of {steps}, {curve[-1]['nats_per_token']:.3f}", flush=True)
+        run.average.swap()
+        draws = range(self.draws)
+        nats = {s: torch.stack([run.model.bound(part, draw) for draw in draws]).tolist() for s, part in windows.items()}
+        return {"steps": steps, "curve": curve, "nats": nats, "machine": machine()}
+
+    def nats_per_token(self, results: dict[str, Any], source: str | None = None) -> Float[Tensor, " n"]:
+        """Return nats per token of every held-out window, or those of one source; the mean over draws."""
+        found = results["nats"].values() if source is None else [results["nats"][source]]
+        return torch.cat([torch.tensor(draws).mean(0) for draws in found]) / self.length
+
+    def report(self, options: Namespace) -> None:
+        """Write bounds, differences over the same windows, times and noise, and curves."""
+        work, found, nats = options.work, [], self.nats_per_token
+        for seed in self.seeds:
+            results = {n: json.loads(path(work, n, seed).read_text()) for n in RUNS if path(work, n, seed).exists()}
+            for name, one in results.items():
+                against = {other: measured(nats(one) - nats(results[other])) for other in results if other != name}
+                found.append(
+                    {
+                        "run": name, "seed": seed, "bound": measured(nats(one)), "less": against,
+                        "by_source": {source: measured(nats(one, source)) for source in self.sources},
+                        **{key: one[key] for key in ("steps", "curve", "machine")},
+                    }
+                )  # fmt: skip
+        content: dict[str, Any] = {"command": "python -m benchmarks.equal_compute", "seconds": self.seconds}
+        content["speed"] = json.loads((work / "speed.json").read_text())
+        options.out.write_text(json.dumps(content | {"runs": found}, indent=1) + "\n", encoding="utf-8")
 
 
-def main() -> None:
-    """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("prepare", "speed", "train", "report"):
-        commands.add_parser(name)
-    commands.choices["prepare"].add_argument("tokens", type=Path)
-    for command in commands.choices.values():
-        command.add_argument("work", type=Path)
-    commands.choices["speed"].add_argument("--here", action="store_true", help=argparse.SUPPRESS)
-    commands.choices["train"].add_argument("--part", type=int, default=0)
-    commands.choices["train"].add_argument("--of", type=int, default=1)
-    commands.choices["train"].add_argument("--only", nargs="+", default=list(RUNS), choices=RUNS, metavar="RUN")
-    commands.choices["report"].add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    if options.command == "prepare":
-        prepare(options.tokens, options.work)
-    elif options.command == "speed":
-        if options.here:
-            print(json.dumps(speed(options.work)))
-            return
-        os.environ.update(KEEP)
-        found = in_its_own_process("equal_compute", "speed", str(options.work), "--here")
-        (options.work / "speed.json").write_text(found)
-    elif options.command == "train":
-        train_all(options.work, options.part, options.of, options.only)
-    else:
-        options.out.write_text(json.dumps(report(options.work), indent=1) + "\n", encoding="utf-8")
-
+STUDY = EqualCompute()
 
 if __name__ == "__main__":
-    main()
+    STUDY.main(__doc__)

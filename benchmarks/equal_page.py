@@ -1,19 +1,15 @@
-"""Tables and figure of docs/children.md, from the output of ``equal_compute.py report``.
-
-    python -m benchmarks.equal_page benchmarks/results/equal_compute.json
-
-Rewrites the part of the page between its two marks, and docs/images/children.png.
-"""
+"""Tables and figure of docs/children.md, from the result file of ``benchmarks.equal_compute``."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.equal_compute import RUNS, SECONDS
-from benchmarks.table import DOCS, fill, measure, result
+from benchmarks.table import Page, measure
 from ddlib import plot
 
-BEGIN, END = "<!-- tables: benchmarks/equal_page.py -->", "<!-- end of tables -->"
+SECONDS = 800.0
+"""CPU seconds of a run."""
+EQUAL_STEPS = ", as many steps"
 PAIRS = (
     ("MDLM, children", "MDLM, words", "masks: children less words"),
     ("HDLM, children", "HDLM, words", "two levels: children less words"),
@@ -30,7 +26,7 @@ Runs = dict[str, list[dict[str, Any]]]
 def price(results: dict[str, Any], name: str) -> float:
     """Return the CPU seconds of one step."""
     prices: dict[str, float] = results["speed"]["seconds_per_step"]
-    return prices[name.removesuffix(", as many steps")]
+    return prices[name.removesuffix(EQUAL_STEPS)]
 
 
 def bounds(results: dict[str, Any], runs: Runs) -> list[str]:
@@ -60,8 +56,9 @@ def sources(runs: Runs) -> list[str]:
     return lines
 
 
-def draw(results: dict[str, Any], runs: Runs, path: Path) -> None:
+def draw(results: dict[str, Any], images: Path) -> None:
     """Draw curves over CPU seconds, also in a separate figure, and over steps for runs with equal steps."""
+    runs, seconds = by_name(results), results.get("seconds", SECONDS)
     figure, (left, right) = plot.panels(1, 2, size=(5.6, 4.2))
     colours = [plot.DARK, plot.VERMILION, "#56B4E9", plot.BLUE, plot.GREEN, plot.ORANGE, "#8CD3A8"]
     for (name, seeds), colour in zip(runs.items(), colours, strict=True):
@@ -69,22 +66,22 @@ def draw(results: dict[str, Any], runs: Runs, path: Path) -> None:
         for run in seeds:
             curve = [(point["steps"], point["nats_per_token"]) for point in run["curve"]]
             end = (run["steps"], run["bound"]["value"])
-            if not RUNS[name].equal_steps_of:
+            if not name.endswith(EQUAL_STEPS):
                 _path(left, curve, end, price(results, name), style)
-            if RUNS[name].equal_steps_of or RUNS[name].head is None:
+            if name.endswith((EQUAL_STEPS, ", words")):
                 _path(right, curve, end, 1.0, style)
             style["label"] = "_"
     for axes, label, title in (
-        (left, "CPU seconds", f"equal compute: {SECONDS:.0f} s"),
+        (left, "CPU seconds", f"equal compute: {seconds:g} s"),
         (right, "step", "equal steps"),
     ):
         axes.set(xlabel=label, ylabel="held-out bound, nats per token")
         axes.set_title(f"{title}, two seeds", loc="left", fontweight="bold")
         axes.legend(frameon=False, fontsize=8)
-    figure.savefig(path)
+    figure.savefig(images / "children.png")
     figure.draw_without_rendering()
     alone = left.get_tightbbox().transformed(figure.dpi_scale_trans.inverted()).padded(0.08)
-    figure.savefig(path.with_name("equal.png"), bbox_inches=alone)  # the left panel, for README.md
+    figure.savefig(images / "equal.png", bbox_inches=alone)  # the left panel, for README.md
 
 
 def _path(
@@ -96,19 +93,19 @@ def _path(
     axes.plot(price * end[0], end[1], "D", color=style["color"], markersize=5)
 
 
-def tables(results: dict[str, Any], runs: Runs) -> str:
+def by_name(results: dict[str, Any]) -> Runs:
+    """Group the runs by name, seed by seed."""
+    return {
+        name: [run for run in results["runs"] if run["run"] == name]
+        for name in dict.fromkeys(run["run"] for run in results["runs"])
+    }
+
+
+def tables(results: dict[str, Any]) -> str:
     """Return all three tables, as they stand between the page's marks."""
+    runs = by_name(results)
     parts: Sequence[list[str]] = (bounds(results, runs), differences(runs), sources(runs))
     return "\n\n".join("\n".join(part) for part in parts)
 
 
-def main() -> None:
-    """Run the command."""
-    results = result(__doc__)
-    runs = {name: [run for run in results["runs"] if run["run"] == name] for name in RUNS}
-    fill(DOCS / "children.md", tables(results, runs), BEGIN, END)
-    draw(results, runs, DOCS / "images" / "children.png")
-
-
-if __name__ == "__main__":
-    main()
+PAGE = Page("children", "equal_page", tables, draw)

@@ -2,24 +2,29 @@
 
     python -m benchmarks.frontier train WORK                     # the quickstart's two models and one of three levels
     python -m benchmarks.frontier draw WORK --part 0 --of 2      # every cell; again to go on after a kill
-    python -m benchmarks.frontier judge WORK SCORER              # a causal language model, folder or name
+    python -m benchmarks.frontier judge WORK --scorer SCORER     # a causal language model, folder or name
     python -m benchmarks.frontier report WORK --out benchmarks/results/frontier.json
+    python -m benchmarks.frontier page WORK --out benchmarks/results/frontier.json --docs docs
+    python -m benchmarks.frontier --smoke FOLDER                 # all of it, in seconds, with a random judge
 
 The protocol and what was expected stand in docs/frontier.md, written before the runs. A cell is a model, a sampler, a
 number of steps and a temperature; its texts have the same noise in every cell of a seed, as far as cells draw alike.
 """
 
-import argparse
 import json
+from argparse import Namespace
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 import ddlib as dd
+from benchmarks import frontier_page
+from benchmarks.frontier_page import CALLS, FRONTIER, MODELS, Cell
+from benchmarks.made import SCORER, Study
 from benchmarks.measuring import machine
 from ddlib import parts
 from ddlib.hierarchies import save_clusters
@@ -30,41 +35,13 @@ from recipes.embeddings import embeddings
 from recipes.embeddings.grouping import given_clusters
 from recipes.engine.run import Run
 from recipes.metrics import scoring
-from recipes.quickstart import make_clusters, read_data, word_vectors
+from recipes.quickstart import SMOKE, make_clusters, read_data, word_vectors
 
 Values = dict[str, Any]
 """A part as recipes name it."""
-CONFIG, SEEDS, TEXTS, ABOVE = Config(), (0, 1), 128, 8
-MODELS = ("masks", "two levels", "three levels")
 
 
-class Cell(NamedTuple):
-    """A model, and the sampler that draws its texts."""
-
-    model: str
-    sampler: str
-    steps: int
-    temperature: float = 1.0
-
-    @property
-    def name(self) -> str:
-        """Name of its file."""
-        return "-".join(map(str, self)).replace(" ", "_").replace(":", "_").replace("=", "_")
-
-
-FRONTIER = [Cell(m, "ancestral", n, heat) for m in MODELS for n in (16, 64) for heat in (1.0, 0.85, 0.7)]
-"""Quality against variety."""
-FEW = (8, 16, 32, 64)
-CALLS = [
-    *(Cell(m, s, n) for m in MODELS for s in ("ancestral", "first_hitting", "confidence") for n in FEW),
-    *(Cell(m, f"remask:eta={eta}", n) for m in MODELS for eta, n in ((0.05, 32), (0.05, 64), (0.05, 128))),
-    *(Cell(m, f"entropy_bounded:gamma={gamma}", 192) for m in MODELS for gamma in (0.1, 1.0, 4.0, 16.0)),
-]
-"""Quality against network calls."""
-CELLS = sorted({*FRONTIER, *CALLS})
-
-
-def tree(config: Config, data: Data) -> list[Tensor]:
+def tree(config: Config, data: Data, above: int) -> list[Tensor]:
     """Return the quickstart's clusters of words, and clusters of these by the mean vector of their words.
 
     Writes both into the folder of the run, where ``processes`` finds them.
@@ -74,7 +51,7 @@ def tree(config: Config, data: Data) -> list[Tensor]:
     size = int(parents.max()) + 1
     sums = torch.zeros(size, vectors.shape[1]).index_add(0, parents, vectors)
     means = sums / parents.bincount(minlength=size)[:, None]
-    levels = [parents, embeddings.cluster(means, ABOVE, seed=config.seed)]
+    levels = [parents, embeddings.cluster(means, above, seed=config.seed)]
     for depth, path in enumerate(paths(config), start=1):
         save_clusters(path, given_clusters(vectors, levels[:depth], data.prepared.fingerprint))
     return levels
@@ -89,14 +66,6 @@ def processes(config: Config) -> dict[str, Values]:
     """Return the processes that are compared, as recipes name them."""
     trees = ({"kind": "hdlm_levels", "clusters": path} for path in paths(config))
     return dict(zip(MODELS, ({"kind": "mdlm"}, *trees), strict=True))
-
-
-def at(work: Path, seed: int) -> tuple[Config, Path]:
-    """Return the configuration of a seed, and the folder of its texts; make both folders."""
-    folder = work / str(seed)
-    config = replace(CONFIG, seed=seed, out=folder / "models")
-    config.out.mkdir(parents=True, exist_ok=True)
-    return config, folder
 
 
 def kept(config: Config, name: str, process: Values, data: Data) -> dict[str, float]:
@@ -115,16 +84,6 @@ def opened(config: Config, name: str, process: Values, data: Data) -> Run:
     return run
 
 
-def fit(work: Path) -> None:
-    """Train all models of all seeds, and keep weights, clusters and bounds."""
-    for seed in SEEDS:
-        config, folder = at(work, seed)
-        data = read_data(config, make_console())
-        parents = tree(config, data)
-        bounds = {name: kept(config, name, process, data) for name, process in processes(config).items()}
-        torch.save({"parents": parents, "bounds": bounds}, folder / "told.pt")
-
-
 class Counted(nn.Module):
     """A network that counts the sequences it is evaluated on."""
 
@@ -140,7 +99,7 @@ class Counted(nn.Module):
 
 
 def drawn(
-    path: Path, config: Config, run: Run, data: Data, told: dict[str, Any],
+    path: Path, config: Config, run: Run, data: Data, count: int, told: dict[str, Any],
     sampler: Sampler, steps: int, temperature: float = 1.0,
 ) -> None:  # fmt: skip
     """Draw the texts of a cell by the model of a run, unless they are there."""
@@ -148,38 +107,14 @@ def drawn(
         return
     network = Counted(run.objective.model)
     words = dd.sample(
-        run.process, network, (TEXTS, config.window), sampler, steps,
-        temperature=temperature, generator=dd.KeyedGenerator(config.seed, 0, torch.arange(TEXTS)),
+        run.process, network, (count, config.window), sampler, steps,
+        temperature=temperature, generator=dd.KeyedGenerator(config.seed, 0, torch.arange(count)),
     )  # fmt: skip
     texts = [data.prepared.tokenizer.decode(row) for row in words.tolist()]
-    calls = network.texts / TEXTS
+    calls = network.texts / count
     result = told | {"seed": config.seed, "calls": calls, "words": words.tolist(), "texts": texts}
     path.write_text(json.dumps(result), encoding="utf-8")
     print(config.seed, path.stem, f"{calls:.1f} calls", flush=True)
-
-
-def draw(work: Path, part: int, of: int) -> None:
-    """Draw every cell of every seed that is not there yet."""
-    for seed in SEEDS:
-        config, folder = at(work, seed)
-        data = read_data(config, make_console())
-        runs = {name: opened(config, name, process, data) for name, process in processes(config).items()}
-        for cell in CELLS[part::of]:
-            path, sampler = folder / f"{cell.name}.json", parts.build("samplers", cell.sampler)
-            told = {"cell": cell._asdict()}
-            drawn(path, config, runs[cell.model], data, told, sampler, cell.steps, cell.temperature)
-
-
-def judge(work: Path, name: str) -> None:
-    """Score every cell that is drawn and not judged, and the held-out text."""
-    for seed in SEEDS:
-        real = work / str(seed) / "held-out.json"
-        if not real.exists():
-            data = read_data(at(work, seed)[0], make_console())
-            windows = data.validation.tokens[:: len(data.validation.tokens) // TEXTS][:TEXTS].tolist()
-            texts = [data.prepared.tokenizer.decode(row) for row in windows]
-            real.write_text(json.dumps({"seed": seed, "words": windows, "texts": texts}), encoding="utf-8")
-    judged(sorted(work.glob("*/*.json")), name)
 
 
 def judged(paths: Iterable[Path], name: str) -> None:
@@ -207,43 +142,94 @@ def summary(told: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def report(work: Path, out: Path, command: str = "python -m benchmarks.frontier") -> None:
-    """Write all results into one file."""
-    told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(work.glob("*/*.json"))]
-    bounds = {str(seed): torch.load(work / str(seed) / "told.pt")["bounds"] for seed in SEEDS}
-    found = {
-        "machine": machine(), "command": command, "texts": TEXTS, "judge": told[0]["judge"],
-        "bounds": bounds, "held-out": [summary(one) for one in told if "cell" not in one],
-        "cells": [summary(one) for one in told if "cell" in one],
-    }  # fmt: skip
-    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+@dataclass(frozen=True)
+class SpeechStudy(Study):
+    """A study of samples of the quickstart's models."""
+
+    flags = SCORER
+    config: Config = field(default_factory=Config)
+    seeds: tuple[int, ...] = (0, 1)
+    texts: int = 128
+    """Number of samples of each cell."""
+    above: int = 8
+    """Number of clusters of clusters."""
+
+    @classmethod
+    def tiny(cls) -> Self:
+        """Return the quickstart's smallest models, one seed and two texts."""
+        return cls(SMOKE, (0,), 2, 4)
+
+    def at(self, work: Path, seed: int) -> tuple[Config, Path]:
+        """Return the configuration of a seed, and the folder of its texts; make both folders."""
+        folder = work / str(seed)
+        config = replace(self.config, seed=seed, out=folder / "models")
+        config.out.mkdir(parents=True, exist_ok=True)
+        return config, folder
+
+    def judge(self, options: Namespace) -> None:
+        """Score every cell that is drawn and not judged, and the held-out text."""
+        for seed in self.seeds:
+            config, folder = self.at(options.work, seed)
+            if not (folder / "held-out.json").exists():
+                data = read_data(config, make_console())
+                tokens = data.validation.tokens
+                windows = tokens[:: len(tokens) // self.texts][: self.texts].tolist()
+                texts = [data.prepared.tokenizer.decode(row) for row in windows]
+                content = json.dumps({"seed": seed, "words": windows, "texts": texts})
+                (folder / "held-out.json").write_text(content, encoding="utf-8")
+        judged(sorted(options.work.glob("*/*.json")), options.scorer)
+
+    def report(self, options: Namespace) -> None:
+        """Write all results into one file."""
+        work = options.work
+        told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(work.glob("*/*.json"))]
+        bounds = {str(seed): torch.load(work / str(seed) / "told.pt")["bounds"] for seed in self.seeds}
+        found = {
+            "machine": machine(), "command": f"python -m benchmarks.{self.results.name}", "texts": self.texts,
+            "judge": told[0]["judge"], "bounds": bounds,
+            "held-out": [summary(one) for one in told if "cell" not in one],
+            "cells": [summary(one) for one in told if "cell" in one],
+        }  # fmt: skip
+        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("train", "draw", "judge", "report"):
-        one = commands.add_parser(name)
-        one.add_argument("work", type=Path)
-        if name == "draw":
-            one.add_argument("--part", type=int, default=0)
-            one.add_argument("--of", type=int, default=1)
-        if name == "judge":
-            one.add_argument("scorer")
-        if name == "report":
-            one.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    if options.command == "train":
-        fit(options.work)
-    elif options.command == "draw":
-        draw(options.work, options.part, options.of)
-    elif options.command == "judge":
-        judge(options.work, options.scorer)
-    else:
-        report(options.work, options.out)
+@dataclass(frozen=True)
+class Frontier(SpeechStudy):
+    """Models, samplers, numbers of steps and temperatures."""
 
+    results = frontier_page.PAGE
+    commands = ("train", "draw", "judge", "report", "page")
+    cells: tuple[Cell, ...] = tuple(sorted({*FRONTIER, *CALLS}))
+
+    @classmethod
+    def tiny(cls) -> Self:
+        """Return cells of few steps."""
+        full = super().tiny()
+        return replace(full, cells=tuple(cell for cell in full.cells if cell.steps <= 16))
+
+    def train(self, options: Namespace) -> None:
+        """Train all models of all seeds, and keep weights, clusters and bounds."""
+        for seed in self.seeds:
+            config, folder = self.at(options.work, seed)
+            data = read_data(config, make_console())
+            parents = tree(config, data, self.above)
+            bounds = {name: kept(config, name, process, data) for name, process in processes(config).items()}
+            torch.save({"parents": parents, "bounds": bounds}, folder / "told.pt")
+
+    def draw(self, options: Namespace) -> None:
+        """Draw every cell of every seed that is not there yet."""
+        for seed in self.seeds:
+            config, folder = self.at(options.work, seed)
+            data = read_data(config, make_console())
+            runs = {name: opened(config, name, process, data) for name, process in processes(config).items()}
+            for cell in self.cells[options.part :: options.of]:
+                path, sampler = folder / f"{cell.name}.json", parts.build("samplers", cell.sampler)
+                told = {"cell": cell._asdict()}
+                run = runs[cell.model]
+                drawn(path, config, run, data, self.texts, told, sampler, cell.steps, cell.temperature)
+
+
+STUDY = Frontier()
 
 if __name__ == "__main__":
-    main()
+    STUDY.main(__doc__)

@@ -1,20 +1,39 @@
-"""The tables and the pictures of docs/frontier.md, from what ``frontier.py report`` wrote.
-
-    python -m benchmarks.frontier_page benchmarks/results/frontier.json
-
-Rewrites what stands between the two marks of the page, and docs/images/frontier.png and calls.png.
-"""
+"""The tables and the pictures of docs/frontier.md, from the result file of ``benchmarks.frontier``."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.frontier import CALLS, FRONTIER, MODELS, Cell
-from benchmarks.table import DOCS, fill, result
+from benchmarks.table import Page
 from ddlib import plot
 
-BEGIN, END = "<!-- tables: benchmarks/frontier_page.py -->", "<!-- end of tables -->"
+MODELS = ("masks", "two levels", "three levels")
 COLOURS = dict(zip(MODELS, (plot.DARK, plot.VERMILION, plot.BLUE), strict=True))
+
+
+class Cell(NamedTuple):
+    """A model, and the sampler that draws its texts."""
+
+    model: str
+    sampler: str
+    steps: int
+    temperature: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Name of its file."""
+        return "-".join(map(str, self)).replace(" ", "_").replace(":", "_").replace("=", "_")
+
+
+FRONTIER = [Cell(m, "ancestral", n, heat) for m in MODELS for n in (16, 64) for heat in (1.0, 0.85, 0.7)]
+"""Quality against variety."""
+FEW = (8, 16, 32, 64)
+CALLS = [
+    *(Cell(m, s, n) for m in MODELS for s in ("ancestral", "first_hitting", "confidence") for n in FEW),
+    *(Cell(m, f"remask:eta={eta}", n) for m in MODELS for eta, n in ((0.05, 32), (0.05, 64), (0.05, 128))),
+    *(Cell(m, f"entropy_bounded:gamma={gamma}", 192) for m in MODELS for gamma in (0.1, 1.0, 4.0, 16.0)),
+]
+"""Quality against network calls."""
 
 
 class Point(NamedTuple):
@@ -48,7 +67,7 @@ def points(told: dict[str, Any]) -> dict[Cell, Point]:
 
 def table(found: dict[Cell, Point], cells: Sequence[Cell], what: Callable[[Cell], str], title: str) -> list[str]:
     """A row for every way to draw, and for each model what came of it; then what levels change."""
-    ways = list(dict.fromkeys(cell[1:] for cell in cells))
+    ways = list(dict.fromkeys(cell[1:] for cell in cells if cell in found))
     lines = [f"| {title} | {' | '.join(MODELS)} | two levels less masks |", "| --- |" + " --- |" * (len(MODELS) + 1)]
     for way in ways:
         row = [found[Cell(model, *way)] for model in MODELS]
@@ -60,8 +79,9 @@ def table(found: dict[Cell, Point], cells: Sequence[Cell], what: Callable[[Cell]
     return lines
 
 
-def tables(told: dict[str, Any], found: dict[Cell, Point]) -> str:
+def tables(told: dict[str, Any]) -> str:
     """All of them, as they stand between the page's marks."""
+    found = points(told)
     real = mean(told["held-out"])
     bounds = ["| model | bound, nats per token, each seed |", "| --- | --- |"]
     for model in MODELS:
@@ -81,7 +101,8 @@ def draw_frontier(told: dict[str, Any], found: dict[Cell, Point], path: Path) ->
     figure, axes = plot.panels(1, 2, size=(5.0, 3.8))
     for panel, steps in zip(axes, (16, 64), strict=True):
         for model in MODELS:
-            row = [found[cell] for cell in FRONTIER if cell.model == model and cell.steps == steps]
+            cells = [cell for cell in FRONTIER if cell.model == model and cell.steps == steps]
+            row = [found[cell] for cell in cells if cell in found]
             panel.errorbar(
                 [p.entropy for p in row], [p.nats for p in row], [p.error for p in row], fmt="o-", color=COLOURS[model],
                 markersize=4, label=model,
@@ -96,13 +117,14 @@ def draw_frontier(told: dict[str, Any], found: dict[Cell, Point], path: Path) ->
 
 def draw_calls(found: dict[Cell, Point], path: Path) -> None:
     """Quality against calls, a panel a sampler."""
-    names = list(dict.fromkeys(cell.sampler.split(":")[0] for cell in CALLS))
+    drawn = [cell for cell in CALLS if cell in found]
+    names = list(dict.fromkeys(cell.sampler.split(":")[0] for cell in drawn))
     figure, axes = plot.panels(1, len(names), size=(2.8, 3.4))
-    nats = [found[cell].nats for cell in CALLS]
+    nats = [found[cell].nats for cell in drawn]
     ticks = (8, 16, 32, 64, 128)
     for panel, name in zip(axes, names, strict=True):
         for model in MODELS:
-            cells = [cell for cell in CALLS if cell.model == model and cell.sampler.split(":")[0] == name]
+            cells = [cell for cell in drawn if cell.model == model and cell.sampler.split(":")[0] == name]
             row = sorted((found[cell] for cell in cells), key=lambda p: p.calls)
             panel.errorbar(
                 [p.calls for p in row], [p.nats for p in row], [p.error for p in row], fmt="o-", color=COLOURS[model],
@@ -117,14 +139,11 @@ def draw_calls(found: dict[Cell, Point], path: Path) -> None:
     figure.savefig(path)
 
 
-def main() -> None:
-    """The command."""
-    told = result(__doc__)
+def draw(told: dict[str, Any], images: Path) -> None:
+    """Draw both pictures."""
     found = points(told)
-    fill(DOCS / "frontier.md", tables(told, found), BEGIN, END)
-    draw_frontier(told, found, DOCS / "images" / "frontier.png")
-    draw_calls(found, DOCS / "images" / "calls.png")
+    draw_frontier(told, found, images / "frontier.png")
+    draw_calls(found, images / "calls.png")
 
 
-if __name__ == "__main__":
-    main()
+PAGE = Page("frontier", "frontier_page", tables, draw)

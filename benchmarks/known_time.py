@@ -3,24 +3,25 @@
     python -m benchmarks.known_time exact WORK              # exact networks: parts of the bound, errors of samples
     python -m benchmarks.known_time train WORK [--part 0 --of 2]
     python -m benchmarks.known_time report WORK --out benchmarks/results/known_time.json
-    python -m benchmarks.known_time page WORK --out benchmarks/results/known_time.json
+    python -m benchmarks.known_time page WORK --out benchmarks/results/known_time.json --docs docs
+    python -m benchmarks.known_time --smoke FOLDER          # all of it, in seconds
 
 Protocol and expectations are on the page, written before the runs. A run that is finished is not made again.
 """
 
 import json
 import math
+from argparse import Namespace
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 import ddlib as dd
-from benchmarks.made import arguments, written
-from benchmarks.table import DOCS, fill
+from benchmarks.made import Study, written
+from benchmarks.table import Page
 from ddlib.hierarchies import Blur, Dense, Kernels
 from ddlib.parameterization.logits import posterior_logits
 from ddlib.testing.oracle import exact_cavity
@@ -31,12 +32,8 @@ VALUES, EVENTS = 16, 32
 """Size of the ordered alphabet; number of events after which the counted process has lost its token."""
 LEAST, MOST = 1e-3, 300.0
 """Expected number of events at the clean and at the noisy end, between which it grows geometrically."""
-STEPS, BATCH, LENGTH, SEEDS = 3000, 64, 16, (0, 1)
-HELD_OUT, DRAWS = 2048, 4
-CALLS, SAMPLES = (2, 4, 8, 16, 32), 100_000
-PAIRS = 40_000
-"""Sequences of two tokens from which the exact bound is estimated."""
-BEGIN, END = "<!-- tables: benchmarks/known_time.py -->", "<!-- end of tables -->"
+BATCH, LENGTH = 64, 16
+SAMPLES = 100_000
 Network = Callable[..., Tensor]
 
 
@@ -134,99 +131,21 @@ def parts(process: dd.processes.ForwardProcess, network: Network, x: Tensor, z: 
     return true * (true / model).log() - true + model
 
 
-def exact() -> dict[str, Any]:
-    """Measure bounds, shares of *when* and errors of samples with exact networks, on sequences of two tokens."""
-    joint = steps() / VALUES
-    found: dict[str, Any] = {}
-    for name in EXACT:
-        process = processes()[name][0]
-        network, generator = exact_cavity(process, joint), torch.Generator().manual_seed(0)
-        x, density = data(PAIRS, 2, generator), process.time_density(2, chance=0.2)
-        bound = dd.bound(process, network, x, generator, density=density)
-        t = dd.sample_times(PAIRS, "stratified", generator, density=density, dtype=torch.float64)
-        z = process.sample(x, t, generator)
-        when = torch.zeros(PAIRS, dtype=torch.float64)
-        if not isinstance(process, dd.processes.Hierarchical):
-            when = parts(process, network, x, z, t).sum(1) * density.weight(t)
-        noise = {}
-        for calls in CALLS:
-            grid = density.inverse(torch.linspace(1, 0, calls + 1, dtype=torch.float64))
-            grid[0], grid[-1] = 1.0, 0.0
-            drawn = dd.sample(process, network, (SAMPLES, 2), dd.samplers.Ancestral(), times=grid, generator=generator)
-            noise[calls] = distance(drawn, joint)
-        error = float(when.std()) / math.sqrt(PAIRS) / 2
-        found[name] = {"bound": asdict(bound.per_token), "when": float(when.mean()) / 2, "when_error": error}
-        found[name]["total_variation"] = noise
-        print(name, found[name], flush=True)
-    floor = distance(data(SAMPLES, 2, torch.Generator().manual_seed(1)), joint)
-    return {"entropy": entropy(2), "total_variation_of_data": floor, "processes": found}
-
-
 def distance(drawn: Tensor, joint: Tensor) -> float:
     """Return the total variation between the frequencies of pairs, (N, 2), and their distribution."""
     count = torch.bincount(drawn[:, 0] * VALUES + drawn[:, 1], minlength=VALUES**2)
     return float(0.5 * (count / len(drawn) - joint.flatten()).abs().sum())
 
 
-def trained(name: str, seed: int) -> dict[str, Any]:
-    """Train a network from scratch and return its bound on held-out sequences, in nats for each."""
-    process, rows = processes()[name]
-    torch.manual_seed(seed)
-    network = DiT(process.num_states, VALUES, dim=64, depth=2, heads=4, shared_rows=rows)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=0.01)
-    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, STEPS, pct_start=0.05)
-    generator, noise = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
-    density = process.time_density(LENGTH, chance=1.0)
-    for step in range(STEPS):
-        x = data(BATCH, LENGTH, generator)
-        t = dd.sample_times(BATCH, "stratified", noise, density=density, dtype=torch.float64)
-        z = process.sample(x, t, noise)
-        nats = dd.nelbo(process, network(z, t.float()), x, z, t.float())
-        loss = (density.weight(t).float() * nats.mean(1)).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
-        rate.step()
-        if step % 500 == 499:
-            print(f"{name}, seed {seed}, step {step + 1}: {float(loss):.4f}", flush=True)
-    network.eval()
-    x = data(HELD_OUT, LENGTH, torch.Generator().manual_seed(1000))
-    density, generator = process.time_density(LENGTH, chance=0.2), torch.Generator().manual_seed(1001)
-    total = torch.zeros(HELD_OUT, dtype=torch.float64)
-    with torch.no_grad():
-        for _ in range(DRAWS):
-            total += dd.bound(process, network, x, generator, density=density).total.double().sum(1) / DRAWS
-    return {"process": name, "seed": seed, "nats": [round(value, 5) for value in total.tolist()]}
-
-
-def report(work: Path) -> dict[str, Any]:
-    """Return the content of the result file: bounds, and differences to masks with errors over sequences."""
-    runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(work.glob("run-*.json"))]
-    by = {(run["process"], run["seed"]): torch.tensor(run["nats"], dtype=torch.float64) / LENGTH for run in runs}
-    rows = []
-    for name in processes():
-        for seed in SEEDS:
-            if (name, seed) in by:
-                nats, less = by[name, seed], by[name, seed] - by["masks", seed]
-                root = math.sqrt(len(nats))
-                rows.append({
-                    "process": name, "seed": seed,
-                    "above_entropy": float(nats.mean()) - entropy(LENGTH), "error": float(nats.std()) / root,
-                    "above_masks": float(less.mean()), "above_masks_error": float(less.std()) / root,
-                })  # fmt: skip
-    made = json.loads((work / "exact.json").read_text(encoding="utf-8"))
-    return {"provenance": provenance(), "entropy": entropy(LENGTH), "exact": made, "trained": rows}
-
-
 def tables(found: Mapping[str, Any]) -> str:
     """Return the two tables of the page."""
-    made = found["exact"]
+    made, seeds = found["exact"], tuple(dict.fromkeys(row["seed"] for row in found["trained"]))
+    calls = next(iter(made["processes"].values()))["total_variation"]
     lines = [
         f"Exact networks, two tokens, entropy {made['entropy']:.4f} nats per token:",
         "",
-        "| process | bound | of it for *when* | " + " | ".join(f"{calls} calls" for calls in CALLS) + " |",
-        "| --- |" + " --- |" * (2 + len(CALLS)),
+        "| process | bound | of it for *when* | " + " | ".join(f"{number} calls" for number in calls) + " |",
+        "| --- |" + " --- |" * (2 + len(calls)),
     ]
     for name, each in made["processes"].items():
         bound, error = each["bound"]["value"], each["bound"]["standard_error"]
@@ -235,15 +154,15 @@ def tables(found: Mapping[str, Any]) -> str:
         lines.append(f"| {name} | {bound:.4f} ± {error:.4f} | {when} | {far} |")
     lines += [
         "",
-        f"The last columns are total variations of {SAMPLES:,} samples from the distribution of the data; that of as "
-        f"many draws of the data is {made['total_variation_of_data']:.3f}.",
+        f"The last columns are total variations of {made.get('samples', SAMPLES):,} samples from the distribution of "
+        f"the data; that of as many draws of the data is {made['total_variation_of_data']:.3f}.",
         "",
-        f"Trained networks, nats per token above the entropy, {found['entropy']:.4f} (seeds {SEEDS}):",
+        f"Trained networks, nats per token above the entropy, {found['entropy']:.4f} (seeds {seeds}):",
         "",
         "| process | above the entropy | above masks |",
         "| --- | --- | --- |",
     ]
-    for name in processes():
+    for name in dict.fromkeys(row["process"] for row in found["trained"]):
         rows = [row for row in found["trained"] if row["process"] == name]
         above = ", ".join(f"{row['above_entropy']:.4f} ± {row['error']:.4f}" for row in rows)
         less = ", ".join(f"{row['above_masks']:+.4f} ± {row['above_masks_error']:.4f}" for row in rows)
@@ -251,24 +170,119 @@ def tables(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Run the command."""
-    options = arguments(__doc__, ("exact", "train", "report", "page")).parse_args()
-    options.work.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)
-    if options.what == "exact":
-        written(options.work / "exact.json", exact())
-    elif options.what == "train":
-        every = [(name, seed) for seed in SEEDS for name in processes()]
-        for number, (name, seed) in enumerate(every):
-            path = options.work / f"run-{number}.json"
-            if number % options.of == options.part and not path.exists():
-                written(path, trained(name, seed))
-    elif options.what == "report":
-        written(options.out, report(options.work))
-    else:
-        fill(DOCS / "known_time.md", tables(json.loads(options.out.read_text(encoding="utf-8"))), BEGIN, END)
+@dataclass(frozen=True)
+class KnownTime(Study):
+    """Exact networks on two tokens, trained networks on sequences."""
 
+    results = Page("known_time", "known_time", tables)
+    commands = ("exact", "train", "report", "page")
+    without: tuple[str, ...] = ()
+    """Processes that are left out."""
+    steps: int = 3000
+    seeds: tuple[int, ...] = (0, 1)
+    held_out: int = 2048
+    draws: int = 4
+    calls: tuple[int, ...] = (2, 4, 8, 16, 32)
+    samples: int = SAMPLES
+    pairs: int = 40_000
+    """Sequences of two tokens from which the exact bound is estimated."""
+
+    @classmethod
+    def tiny(cls) -> Self:
+        """Return the processes of few states, two steps, one seed and few sequences."""
+        return cls(tuple(name for name in processes() if "counted" in name), 2, (0,), 16, 1, (2, 4), 100, 100)
+
+    def exact(self, options: Namespace) -> None:
+        """Measure bounds, shares of *when* and errors of samples with exact networks, on sequences of two tokens."""
+        joint = steps() / VALUES
+        found: dict[str, Any] = {}
+        for name in (name for name in EXACT if name not in self.without):
+            process = processes()[name][0]
+            network, generator = exact_cavity(process, joint), torch.Generator().manual_seed(0)
+            x, density = data(self.pairs, 2, generator), process.time_density(2, chance=0.2)
+            bound = dd.bound(process, network, x, generator, density=density)
+            t = dd.sample_times(self.pairs, "stratified", generator, density=density, dtype=torch.float64)
+            z = process.sample(x, t, generator)
+            when = torch.zeros(self.pairs, dtype=torch.float64)
+            if not isinstance(process, dd.processes.Hierarchical):
+                when = parts(process, network, x, z, t).sum(1) * density.weight(t)
+            noise = {}
+            for calls in self.calls:
+                grid = density.inverse(torch.linspace(1, 0, calls + 1, dtype=torch.float64))
+                grid[0], grid[-1] = 1.0, 0.0
+                drawn = dd.sample(
+                    process, network, (self.samples, 2), dd.samplers.Ancestral(), times=grid, generator=generator
+                )
+                noise[calls] = distance(drawn, joint)
+            error = float(when.std()) / math.sqrt(self.pairs) / 2
+            found[name] = {"bound": asdict(bound.per_token), "when": float(when.mean()) / 2, "when_error": error}
+            found[name]["total_variation"] = noise
+            print(name, found[name], flush=True)
+        floor = distance(data(self.samples, 2, torch.Generator().manual_seed(1)), joint)
+        result = {"entropy": entropy(2), "total_variation_of_data": floor, "samples": self.samples}
+        written(options.work / "exact.json", result | {"processes": found})
+
+    def trained(self, name: str, seed: int) -> dict[str, Any]:
+        """Train a network from scratch and return its bound on held-out sequences, in nats for each."""
+        process, rows = processes()[name]
+        torch.manual_seed(seed)
+        network = DiT(process.num_states, VALUES, dim=64, depth=2, heads=4, shared_rows=rows)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=0.01)
+        rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, self.steps, pct_start=0.05)
+        generator, noise = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
+        density = process.time_density(LENGTH, chance=1.0)
+        for step in range(self.steps):
+            x = data(BATCH, LENGTH, generator)
+            t = dd.sample_times(BATCH, "stratified", noise, density=density, dtype=torch.float64)
+            z = process.sample(x, t, noise)
+            nats = dd.nelbo(process, network(z, t.float()), x, z, t.float())
+            loss = (density.weight(t).float() * nats.mean(1)).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+            rate.step()
+            if step % 500 == 499:
+                print(f"{name}, seed {seed}, step {step + 1}: {float(loss):.4f}", flush=True)
+        network.eval()
+        x = data(self.held_out, LENGTH, torch.Generator().manual_seed(1000))
+        density, generator = process.time_density(LENGTH, chance=0.2), torch.Generator().manual_seed(1001)
+        total = torch.zeros(self.held_out, dtype=torch.float64)
+        with torch.no_grad():
+            for _ in range(self.draws):
+                total += dd.bound(process, network, x, generator, density=density).total.double().sum(1) / self.draws
+        return {"process": name, "seed": seed, "nats": [round(value, 5) for value in total.tolist()]}
+
+    def train(self, options: Namespace) -> None:
+        """Train this process's share of the networks that are not there."""
+        every = [(name, seed) for seed in self.seeds for name in processes() if name not in self.without]
+        for number, (name, seed) in list(enumerate(every))[options.part :: options.of]:
+            path = options.work / f"run-{number}.json"
+            if not path.exists():
+                written(path, self.trained(name, seed))
+
+    def report(self, options: Namespace) -> None:
+        """Write the result file: bounds, and differences to masks with errors over sequences."""
+        work = options.work
+        runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(work.glob("run-*.json"))]
+        by = {(run["process"], run["seed"]): torch.tensor(run["nats"], dtype=torch.float64) / LENGTH for run in runs}
+        rows = []
+        for name in processes():
+            for seed in self.seeds:
+                if (name, seed) in by:
+                    nats, less = by[name, seed], by[name, seed] - by["masks", seed]
+                    root = math.sqrt(len(nats))
+                    rows.append({
+                        "process": name, "seed": seed,
+                        "above_entropy": float(nats.mean()) - entropy(LENGTH), "error": float(nats.std()) / root,
+                        "above_masks": float(less.mean()), "above_masks_error": float(less.std()) / root,
+                    })  # fmt: skip
+        made = json.loads((work / "exact.json").read_text(encoding="utf-8"))
+        result = {"provenance": provenance(), "entropy": entropy(LENGTH), "exact": made, "trained": rows}
+        written(options.out, result)
+
+
+STUDY = KnownTime()
 
 if __name__ == "__main__":
-    main()
+    STUDY.main(__doc__)

@@ -1,22 +1,23 @@
 """In-place correction of a tree's tokens: quality and diversity of samples before and after, docs/mending.md.
 
     python -m benchmarks.mending draw WORK
-    python -m benchmarks.frontier judge WORK SCORER
-    python -m benchmarks.mending report WORK --out benchmarks/results/mending.json    # and the table of the page
+    python -m benchmarks.mending judge WORK --scorer SCORER      # a causal language model, folder or name
+    python -m benchmarks.mending report WORK --out benchmarks/results/mending.json
+    python -m benchmarks.mending page WORK --out benchmarks/results/mending.json --docs docs
+    python -m benchmarks.mending --smoke FOLDER                  # all of it, in seconds, with a random judge
 
 A hierarchy with wrong tokens, ``dd.processes.Noisy``, is trained as the quickstart trains its models. Samples are drawn
 with and without correctors, from the same noise as far as possible.
 """
 
-import argparse
-import json
-from pathlib import Path
+from argparse import Namespace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from benchmarks.frontier import SEEDS, Values, at, drawn, kept, opened, paths, report, tree
-from benchmarks.table import DOCS, fill
+from benchmarks.frontier import SpeechStudy, Values, drawn, kept, opened, paths, tree
+from benchmarks.table import Page
 from ddlib.samplers import Ancestral, Corrected, Gibbs, SelfCorrection
 from recipes.comparison.training import Config
 from recipes.console import make_console
@@ -30,8 +31,6 @@ WAYS = {
     "Gibbs": Corrected(Ancestral(), Gibbs(16), steps=4, interval=(0.0, 0.3)),
 }
 """Samplers, and their correctors."""
-PAGE = DOCS / "mending.md"
-BEGIN, END = "<!-- tables: benchmarks/mending.py -->", "<!-- end of tables -->"
 KEYS = ("nats", "entropy")
 
 
@@ -40,22 +39,7 @@ def noisy(config: Config) -> Values:
     return {"kind": "hdlm_noisy", "clusters": paths(config)[0], "p_uniform": SHARE}
 
 
-def fit_and_draw(work: Path) -> None:
-    """Train the model of every seed and draw its samples every way; existing results are kept."""
-    for seed in SEEDS:
-        config, folder = at(work, seed)
-        data, made = read_data(config, make_console()), folder / "told.pt"
-        if not made.exists():
-            parents = tree(config, data)[:1]
-            bounds = {MODEL: kept(config, MODEL, noisy(config), data)}
-            torch.save({"parents": parents, "bounds": bounds}, made)
-        run = opened(config, MODEL, noisy(config), data)
-        for way, sampler in WAYS.items():
-            about = {"cell": {"model": MODEL, "way": way, "sampler": repr(sampler), "steps": STEPS}}
-            drawn(folder / f"{way.replace(' ', '_')}.json", config, run, data, about, sampler, STEPS)
-
-
-def rows(results: dict[str, Any]) -> str:
+def tables(results: dict[str, Any]) -> str:
     """Return the page's table: a row for every way, each seed, and held-out text."""
 
     def cells(name: str, found: list[dict[str, Any]], calls: str) -> str:
@@ -72,21 +56,29 @@ def rows(results: dict[str, Any]) -> str:
     return "\n".join([*lines, cells("held out", results["held-out"][:1], "-")])
 
 
-def main() -> None:
-    """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("draw", "report"))
-    parser.add_argument("work", type=Path)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    if options.what == "draw":
-        fit_and_draw(options.work)
-    else:
-        report(options.work, options.out, "python -m benchmarks.mending")
-        results = json.loads(options.out.read_text(encoding="utf-8"))
-        fill(PAGE, rows(results), BEGIN, END)
+@dataclass(frozen=True)
+class Mending(SpeechStudy):
+    """Samples of one model with and without correctors."""
 
+    results = Page("mending", "mending", tables)
+    commands = ("draw", "judge", "report", "page")
+
+    def draw(self, options: Namespace) -> None:
+        """Train the model of every seed and draw its samples every way; existing results are kept."""
+        for seed in self.seeds:
+            config, folder = self.at(options.work, seed)
+            data, made = read_data(config, make_console()), folder / "told.pt"
+            if not made.exists():
+                parents = tree(config, data, self.above)[:1]
+                bounds = {MODEL: kept(config, MODEL, noisy(config), data)}
+                torch.save({"parents": parents, "bounds": bounds}, made)
+            run = opened(config, MODEL, noisy(config), data)
+            for way, sampler in WAYS.items():
+                about = {"cell": {"model": MODEL, "way": way, "sampler": repr(sampler), "steps": STEPS}}
+                drawn(folder / f"{way.replace(' ', '_')}.json", config, run, data, self.texts, about, sampler, STEPS)
+
+
+STUDY = Mending()
 
 if __name__ == "__main__":
-    main()
+    STUDY.main(__doc__)

@@ -11,7 +11,7 @@ The corpus is a file of GPT-2 tokens (uint16, little-endian, xz), six sources on
 import argparse
 import json
 import lzma
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +47,21 @@ def write(path: Path, texts: list[str]) -> None:
         file.writelines(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
 
 
+def split(texts: Mapping[str, str], out: Path) -> None:
+    """Write the documents of all sources, those for training apart from those that are held out."""
+    out.mkdir(parents=True, exist_ok=True)
+    train, held_out = list[str](), list[str]()
+    for name, text in texts.items():
+        found = list(documents(text))
+        cut = 0 if name == "moby_dick" else round(len(found) * (1 - HELD_OUT))
+        train += found[:cut]
+        held_out += found[cut:]
+        write(out / f"held_out_{name}.jsonl", found[cut:])
+        print(f"{name:<20} {cut:>6} documents to train on, {len(found) - cut:>6} held out")
+    write(out / "train.jsonl", train)
+    write(out / "held_out.jsonl", held_out)
+
+
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -60,18 +75,11 @@ def main() -> None:
     ends = np.flatnonzero(tokens == END)
     if len(ends) != len(SOURCES):
         raise ValueError(f"{options.corpus}: {len(ends)} sources, expected {len(SOURCES)}")
-    options.out.mkdir(parents=True, exist_ok=True)
-    train, held_out, begin = [], [], 0
+    texts, begin = {}, 0
     for name, end in zip(SOURCES, ends.tolist(), strict=True):
-        texts = list(documents(tokenizer.decode(tokens[begin:end].tolist())))
-        cut = 0 if name == "moby_dick" else round(len(texts) * (1 - HELD_OUT))
-        train += texts[:cut]
-        held_out += texts[cut:]
-        write(options.out / f"held_out_{name}.jsonl", texts[cut:])
-        print(f"{name:<20} {cut:>6} documents to train on, {len(texts) - cut:>6} held out")
+        texts[name] = tokenizer.decode(tokens[begin:end].tolist())
         begin = end + 1
-    write(options.out / "train.jsonl", train)
-    write(options.out / "held_out.jsonl", held_out)
+    split(texts, options.out)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,19 @@
 """Tables of the first sixteen runs of docs/results.md, from the output of ``first_results.py evaluate``.
 
-    python -m benchmarks.results_page benchmarks/results/first_results.json
+    python -m benchmarks.results_page benchmarks/results/first_results.json --docs docs
 
-Rewrites the part of the page between its two marks.
+Rewrites the part of the page between its two marks; without ``--docs`` it prints the tables.
 """
 
+import argparse
 import math
 from collections import defaultdict
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.table import DOCS, fill, measure, result
+from benchmarks.table import Page, measure
 
-BEGIN, END = "<!-- tables: benchmarks/results_page.py -->", "<!-- end of tables -->"
 PAPER = {
     "MDLM": 27.39,
     "GIDD(0.1)": 25.82,
@@ -67,14 +68,22 @@ def sources(runs: Runs) -> list[str]:
     return [*lines, "| *largest standard error* | " + " | ".join(f"{error:.3f}" for error in errors) + " |"]
 
 
-def tables(runs: Runs) -> str:
+def tables(result: dict[str, Any]) -> str:
     """Return both tables, as they stand between the page's marks."""
+    runs = by_process(result)
     return "\n".join([*whole(runs), "", *sources(runs)])
+
+
+PAGE = Page("results", "results_page", tables)
 
 
 def main() -> None:
     """Run the command."""
-    fill(DOCS / "results.md", tables(by_process(result(__doc__))), BEGIN, END)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("result", type=Path)
+    parser.add_argument("--docs", type=Path, help="folder of the page; without it the tables are printed")
+    options = parser.parse_args()
+    PAGE.write(options.result, options.docs)
 
 
 if __name__ == "__main__":

@@ -8,24 +8,27 @@
     python -m benchmarks.scales draw WORK [--part 0 --of 2]
     python -m benchmarks.scales judge WORK --scorer SCORER       # a causal language model, folder or name
     python -m benchmarks.scales evaluate WORK --out benchmarks/results/scales.json
-    python -m benchmarks.scales page WORK --out benchmarks/results/scales.json
+    python -m benchmarks.scales page WORK --out benchmarks/results/scales.json --docs docs
+    python -m benchmarks.scales --smoke FOLDER                   # all of it, in seconds, with a random judge
 
-Corpus, network, budgets and measurement are those of ``benchmarks.study``. A killed training is resumed by the same
-command. Protocol and expectations are on the page, written before the runs.
+Corpus, network, budgets and measurement are those of ``benchmarks.corpus_study``. A killed training is resumed by the
+same command. Protocol and expectations are on the page, written before the runs.
 """
 
 import json
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
+from benchmarks.corpus_study import BUDGET, LENGTH, TINY, CorpusStudy, Model, collected, known_runs, missing, together
 from benchmarks.frontier import Counted, judged, summary
-from benchmarks.made import Run, arguments, by_text, earlier, finished, shared, written
-from benchmarks.study import EDGES, LENGTH, TWO, Model, collected, recipe, tested, together
-from benchmarks.table import DOCS, fill
+from benchmarks.made import SCORER, Run, by_text, finished, shared, written
+from benchmarks.study import EDGES, TWO
+from benchmarks.table import Page
 from ddlib.hierarchies import soft_memberships
 from recipes.config import Recipe, recipe_yaml
 from recipes.data import open_prepared
@@ -36,16 +39,9 @@ from recipes.model_io import open_saved
 
 CLUSTERS, TEMPERATURE, MOST = 64, 0.1, 4
 """Number of clusters; temperature of the soft memberships, in 1 - cosine; largest number of clusters of a token."""
-BUDGETS: Mapping[int, tuple[int, ...]] = {2: (0, 1), 8: (0, 1)}
-"""Millions of tokens, and the seeds of each."""
-DRAWN, CALLS, TEXTS = 2, (8, 16, 32, 64), 64
-"""Budget of the models whose texts are judged, in millions of tokens; steps of the sampler; texts of each cell."""
 SHARED = dict(shared_rows="run")
 """Values of a network whose states share the vectors of ancestors and levels."""
-
-
 MASKS = Model(dict(kind="mdlm"))
-BEGIN, END = "<!-- tables: benchmarks/scales.py -->", "<!-- end of tables -->"
 
 
 def models(work: Path) -> dict[str, tuple[Model, dict[str, Any]]]:
@@ -62,71 +58,6 @@ def models(work: Path) -> dict[str, tuple[Model, dict[str, Any]]]:
         "soft clusters": (Model(dict(kind="hierarchical", hierarchy=hierarchy, schedule="linear"), EDGES), {}),
         "overlap 1, shared": (Model(TWO, EDGES), SHARED),
         "overlap 0, shared": (Model(staged, EDGES), SHARED),
-    }
-
-
-def runs(work: Path) -> Iterator[tuple[str, int, int, Recipe]]:
-    """Yield all runs, budget by budget: name, millions of tokens, seed, recipe."""
-    found = models(work)
-    for millions, seeds in BUDGETS.items():
-        for seed in seeds:
-            for name, (model, network) in found.items():
-                plain = "".join(c if c.isalnum() else "_" for c in name)
-                given = recipe(work, f"scales-{plain}", model, millions, seed)
-                yield name, millions, seed, replace(given, model=given.model | network)
-
-
-def prepare(work: Path) -> None:
-    """Write the random tree of the sizes of the semantic one, and the soft memberships."""
-    data = open_prepared(work / "data")
-    clusters = clusters_for(CLUSTERS, data)
-    order = torch.randperm(data.vocab_size, generator=torch.Generator().manual_seed(0))
-    parents = clusters.parents[0][order].tolist()
-    names = sorted(data.tokenizer.get_vocab().items(), key=lambda item: item[1])
-    lines = ["token,parent", *(f'"{token.replace(chr(34), chr(34) * 2)}",{parents[index]}' for token, index in names)]
-    (work / "random.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    vectors = neighbourhoods(stream(data), data.vocab_size)
-    found = soft_memberships(clusters, vectors, TEMPERATURE, MOST)
-    (work / "memberships.json").write_text(json.dumps(found), encoding="utf-8")
-    probability = torch.tensor(found["probability"])
-    print(f"entropy of a token's memberships: {float(torch.special.entr(probability).sum(1).mean()):.3f} nats")
-
-
-def draw_all(work: Path, part: int, of: int) -> None:
-    """Draw the texts of every finished run with few calls of the network, unless they are there."""
-    (work / "drawn").mkdir(exist_ok=True)
-    cells = [(*run, calls) for run in runs(work) for calls in CALLS]
-    for name, millions, seed, given, calls in cells[part::of]:
-        path = work / "drawn" / f"{given.output.folder.name}-{calls}.json"
-        if millions != DRAWN or path.exists() or not finished(given):
-            continue
-        saved, index = open_saved(given.output.folder), torch.arange(TEXTS)
-        network = Counted(saved.denoiser)
-        words = draw(replace(saved, denoiser=network), Sampling(steps=calls), seed, index, LENGTH)
-        texts = [saved.tokenizer.decode(saved.document(row)) for row in words.tolist()]
-        cell = dict(process=name, steps=calls, millions=millions)
-        told = dict(cell=cell, seed=seed, calls=network.texts / TEXTS, words=words.tolist(), texts=texts)
-        path.write_text(json.dumps(told), encoding="utf-8")
-        print(path.name, f"{told['calls']:.1f} calls", flush=True)
-
-
-def evaluate(work: Path, known: Mapping[tuple[Any, ...], Run]) -> dict[str, Any]:
-    """Return the content of the result file."""
-
-    def measure(given: Recipe) -> Run:
-        whole = together(tested(work, given.output.folder))
-        return {"all_sources": asdict(whole.per_token)} | by_text(whole)
-
-    found = collected(runs(work), known, "above_masks", measure)
-    told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((work / "drawn").glob("*.json"))]
-    judged = [one for one in told if "scores" in one]
-    judge = judged[0]["judge"] if judged else {}
-    return {
-        "recipe": recipe_yaml(recipe(Path("work"), "scales-masks", MASKS, 2, 0)),
-        "runs": found,
-        "judge": judge,
-        "texts": TEXTS,
-        "cells": [summary(one) for one in judged],
     }
 
 
@@ -154,22 +85,24 @@ def tables(found: Mapping[str, Any]) -> str:
             cells.append(f"{bound:.4f}{difference}")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     if found["cells"]:
-        lines += ["", *drawn_table(found["cells"], names)]
+        lines += ["", *drawn_table(found, names)]
     return "\n".join(lines)
 
 
-def drawn_table(cells: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+def drawn_table(found: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """Return the table of the texts' quality and variety, the mean over the seeds."""
+    cells = found["cells"]
+    steps, millions = sorted({cell["cell"]["steps"] for cell in cells}), cells[0]["cell"]["millions"]
     lines = [
-        f"Texts of the models of {DRAWN} million tokens, {TEXTS} for each seed: nats per token of the judge, and the "
-        "entropy of a text's tokens in nats, by steps of `Ancestral`:",
+        f"Texts of the models of {millions:g} million tokens, {found['texts']} for each seed: nats per token of the "
+        "judge, and the entropy of a text's tokens in nats, by steps of `Ancestral`:",
         "",
-        "| model | " + " | ".join(f"{calls} calls" for calls in CALLS) + " |",
-        "| --- |" + " --- |" * len(CALLS),
+        "| model | " + " | ".join(f"{calls} calls" for calls in steps) + " |",
+        "| --- |" + " --- |" * len(steps),
     ]
     for name in names:
         shown = []
-        for calls in CALLS:
+        for calls in steps:
             every = [c for c in cells if c["cell"]["process"] == name and c["cell"]["steps"] == calls]
             nats = [c["nats"]["value"] for c in every]
             error = sum(c["nats"]["error"] ** 2 for c in every) ** 0.5 / max(len(every), 1)
@@ -179,28 +112,105 @@ def drawn_table(cells: Sequence[Mapping[str, Any]], names: Sequence[str]) -> lis
     return lines
 
 
-def main() -> None:
-    """Run the command."""
-    parser = arguments(__doc__, ("prepare", "train", "draw", "judge", "evaluate", "page"))
-    parser.add_argument("--budget", type=int, choices=BUDGETS, help="millions of tokens")
-    parser.add_argument("--scorer", help="causal language model, a folder or a name")
-    options = parser.parse_args()
-    work, known = options.work, earlier(options.out, "process", "millions", "seed")
-    torch.set_num_threads(1)
-    if options.what == "prepare":
-        prepare(work)
-    elif options.what == "train":
-        missing = [given for *key, given in runs(work) if key[1] == options.budget and tuple(key) not in known]
-        shared(missing, options)
-    elif options.what == "draw":
-        draw_all(work, options.part, options.of)
-    elif options.what == "judge":
-        judged(sorted((work / "drawn").glob("*.json")), options.scorer)
-    elif options.what == "evaluate":
-        written(options.out, evaluate(work, known))
-    else:
-        fill(DOCS / "scales.md", tables(json.loads(options.out.read_text(encoding="utf-8"))), BEGIN, END)
+@dataclass(frozen=True)
+class Scales(CorpusStudy):
+    """Hierarchies with overlap, random and soft clusters, and shared embeddings, beside masks."""
 
+    results = Page("scales", "scales", tables)
+    commands = ("prepare", "train", "draw", "judge", "evaluate", "page")
+    flags = BUDGET | SCORER
+    names: tuple[str, ...] | None = None
+    """Compared models; all of ``models`` by default."""
+    budgets: Mapping[float, tuple[int, ...]] = field(default_factory=lambda: {2: (0, 1), 8: (0, 1)})
+    """Millions of tokens, and the seeds of each."""
+    drawn: float = 2
+    """Budget of the models whose texts are judged, in millions of tokens."""
+    calls: tuple[int, ...] = (8, 16, 32, 64)
+    """Steps of the sampler."""
+    texts: int = 64
+    """Texts of each cell."""
+
+    @classmethod
+    def tiny(cls) -> Self:
+        """Return three models, one budget and few texts."""
+        names = ("masks", "random tree", "soft clusters", "overlap 0, shared")
+        return cls(TINY, names, {0.005: (0,)}, 0.005, (2, 4), 2)
+
+    def runs(self, work: Path) -> Iterator[tuple[str, float, int, Recipe]]:
+        """Yield all runs, budget by budget: name, millions of tokens, seed, recipe."""
+        found = models(work)
+        for millions, seeds in self.budgets.items():
+            for seed in seeds:
+                for name in self.names or found:
+                    model, network = found[name]
+                    plain = "".join(c if c.isalnum() else "_" for c in name)
+                    given = self.setting.recipe(work, f"scales-{plain}", model, millions, seed)
+                    yield name, millions, seed, replace(given, model=given.model | network)
+
+    def prepare(self, options: Namespace) -> None:
+        """Write the random tree of the sizes of the semantic one, and the soft memberships."""
+        work, data = options.work, open_prepared(options.work / "data")
+        clusters = clusters_for(CLUSTERS, data)
+        order = torch.randperm(data.vocab_size, generator=torch.Generator().manual_seed(0))
+        parents = clusters.parents[0][order].tolist()
+        names = sorted(data.tokenizer.get_vocab().items(), key=lambda item: item[1])
+        quoted = [(token.replace('"', '""'), parents[index]) for token, index in names]
+        lines = ["token,parent", *(f'"{token}",{parent}' for token, parent in quoted)]
+        (work / "random.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        vectors = neighbourhoods(stream(data), data.vocab_size)
+        found = soft_memberships(clusters, vectors, TEMPERATURE, MOST)
+        (work / "memberships.json").write_text(json.dumps(found), encoding="utf-8")
+        probability = torch.tensor(found["probability"])
+        print(f"entropy of a token's memberships: {float(torch.special.entr(probability).sum(1).mean()):.3f} nats")
+
+    def train(self, options: Namespace) -> None:
+        """Train the runs of a budget."""
+        shared(missing(self.runs(options.work), options), options)
+
+    def draw(self, options: Namespace) -> None:
+        """Draw the texts of every finished run with few calls of the network, unless they are there."""
+        work = options.work
+        (work / "drawn").mkdir(exist_ok=True)
+        cells = [(*run, calls) for run in self.runs(work) for calls in self.calls]
+        for name, millions, seed, given, calls in cells[options.part :: options.of]:
+            path = work / "drawn" / f"{given.output.folder.name}-{calls}.json"
+            if millions != self.drawn or path.exists() or not finished(given):
+                continue
+            saved, index = open_saved(given.output.folder), torch.arange(self.texts)
+            network = Counted(saved.denoiser)
+            words = draw(replace(saved, denoiser=network), Sampling(steps=calls), seed, index, LENGTH)
+            texts = [saved.tokenizer.decode(saved.document(row)) for row in words.tolist()]
+            cell = dict(process=name, steps=calls, millions=millions)
+            told = dict(cell=cell, seed=seed, calls=network.texts / self.texts, words=words.tolist(), texts=texts)
+            path.write_text(json.dumps(told), encoding="utf-8")
+            print(path.name, f"{told['calls']:.1f} calls", flush=True)
+
+    def judge(self, options: Namespace) -> None:
+        """Score the drawn texts."""
+        judged(sorted((options.work / "drawn").glob("*.json")), options.scorer)
+
+    def evaluate(self, options: Namespace) -> None:
+        """Write the result file."""
+        work = options.work
+
+        def measure(given: Recipe) -> Run:
+            whole = together(self.setting.tested(work, given.output.folder))
+            return {"all_sources": asdict(whole.per_token)} | by_text(whole)
+
+        found = collected(self.runs(work), known_runs(options), "above_masks", measure)
+        told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((work / "drawn").glob("*.json"))]
+        scored = [one for one in told if "scores" in one]
+        result = {
+            "recipe": recipe_yaml(self.setting.recipe(Path("work"), "scales-masks", MASKS, 2, 0)),
+            "runs": found,
+            "judge": scored[0]["judge"] if scored else {},
+            "texts": self.texts,
+            "cells": [summary(one) for one in scored],
+        }
+        written(options.out, result)
+
+
+STUDY = Scales()
 
 if __name__ == "__main__":
-    main()
+    STUDY.main(__doc__)

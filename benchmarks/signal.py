@@ -4,6 +4,8 @@
     python -m benchmarks.signal train WORK [--part 0 --of 2]
     python -m benchmarks.signal measure WORK [--part 0 --of 2]      # one file for each process and point of training
     python -m benchmarks.signal report WORK --out benchmarks/results/signal.json
+    python -m benchmarks.signal page WORK --out benchmarks/results/signal.json --docs docs
+    python -m benchmarks.signal --smoke FOLDER                      # all of it, in seconds
 
 All ways are measured on the same texts, so the variance between texts is part of each number. docs/signal.md also shows
 systematic levels and mirror pairs, which were removed after ddlib 0.1.0 because of these measurements.
@@ -11,35 +13,26 @@ systematic levels and mirror pairs, which were removed after ddlib 0.1.0 because
 
 import json
 import math
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 import ddlib as dd
-from benchmarks.made import arguments, shared, written
-from benchmarks.study import ASEVER, LENGTH, MODELS, SEARCH_SEED, recipe
+from benchmarks import signal_page
+from benchmarks.corpus_study import LENGTH, TINY, CorpusStudy
+from benchmarks.made import shared, written
+from benchmarks.study import ASEVER, MODELS, SEARCH_SEED
 from recipes.config import IN_STRATA, Recipe, time_density
 from recipes.data import Batch, examples, open_prepared
 from recipes.engine.provenance import provenance
 from recipes.model_io import LoadedModel, open_saved
 
-PROCESSES = {
-    "MDLM": "MDLM",
-    "GIDD(0.1)": "GIDD(0.1), dynamic",
-    "HDLM-64": "HDLM-64",
-    "HDLM-64-8": "HDLM-64-8, all edges",
-}
-"""Models of the study, by process."""
-POINTS = (0.2, 0.6, 2.0)
-"""Millions of tokens after which is measured; each is the end of a separate training."""
-TEXTS, SETS = 64, 64
-"""Texts of an estimate of the bound, and how many estimates."""
-ROWS, GRADIENTS = 16, 32
-"""Texts of a gradient, and how many gradients."""
 FRESH = 10_000
 """Seed of an order of texts that no model was trained in."""
 
@@ -52,10 +45,9 @@ class Way(NamedTuple):
     levels: str = "independent"
 
 
-TODAY = "strata"
 WAYS: Mapping[str, Way] = {
     "iid": Way("iid"),
-    TODAY: Way(),
+    signal_page.TODAY: Way(),
     "density": Way(density=True),
     "balanced": Way(levels="balanced"),
     "density, balanced": Way(density=True, levels="balanced"),
@@ -109,40 +101,85 @@ def per_thousand(deviation: float, texts: int) -> float:
     return deviation * math.sqrt(texts * LENGTH / 1000)
 
 
-def measured(saved: LoadedModel, given: Recipe) -> dict[str, Any]:
-    """Compute the standard deviations of every way."""
-    data, found = open_prepared(given.data.folder), {}
-    asked = dict(length=LENGTH, pad_id=data.pad_id, seed=FRESH, threads=0)
-    sets = list(islice(examples(data.train, batch_size=TEXTS, **asked), SETS))
-    rows = list(islice(examples(data.train, batch_size=ROWS, **asked), GRADIENTS))
-    saved.model.requires_grad_(True)
-    for name, way in WAYS.items():
-        nats = torch.stack([bounds(saved, batch, way) for batch in sets])
-        tokens = torch.stack([batch.mask.sum() for batch in sets])
-        estimates = nats.sum(1) / tokens
-        total, squares = torch.zeros(()), 0.0
-        for batch in rows:
-            slope = gradient(saved, given, batch, way)
-            total, squares = total + slope, squares + float(slope @ slope)
-        mean = total / GRADIENTS
-        spread = (squares - GRADIENTS * float(mean @ mean)) / (GRADIENTS - 1)
-        found[name] = {
-            "bound": float(nats.sum() / tokens.sum()),
-            "deviation": per_thousand(float(estimates.std()), TEXTS),
-            # error of the same draws if times are taken for independent
-            "blind": per_thousand(float((nats / LENGTH).var(1).mean().sqrt()) / math.sqrt(TEXTS), TEXTS),
-            "gradient": float(mean.norm()),
-            "gradient_deviation": per_thousand(math.sqrt(spread), ROWS),
-        }
-        print(name, found[name], flush=True)
-    return found
+@dataclass(frozen=True)
+class Signal(CorpusStudy):
+    """Processes at points of training."""
 
+    results = signal_page.PAGE
+    commands = ("train", "measure", "report", "page")
+    models: tuple[str, ...] = ("MDLM", "GIDD(0.1), dynamic", "HDLM-64", "HDLM-64-8, all edges")
+    """Models of the search of ``benchmarks.study``, in the order of ``signal_page.PROCESSES``."""
+    points: tuple[float, ...] = (0.2, 0.6, 2.0)
+    """Millions of tokens after which is measured; each is the end of a separate training."""
+    texts: int = 64
+    """Texts of an estimate of the bound."""
+    sets: int = 64
+    """Number of these estimates."""
+    rows: int = 16
+    """Texts of a gradient."""
+    gradients: int = 32
+    """Number of gradients."""
 
-def points(work: Path) -> Iterator[tuple[str, float, Recipe]]:
-    """Yield every process at every point of training."""
-    for millions in POINTS:
-        for name, model in PROCESSES.items():  # that of two million is one of the search
-            yield name, millions, recipe(work, f"search-{model}-{ASEVER}", MODELS[model], millions, SEARCH_SEED)
+    @classmethod
+    def tiny(cls) -> Self:
+        """Return few short estimates after ten steps."""
+        return cls(TINY, points=(0.005,), texts=8, sets=3, rows=4, gradients=3)
+
+    def runs(self, work: Path) -> Iterator[tuple[str, float, Recipe]]:
+        """Yield every process at every point of training."""
+        for millions in self.points:
+            for name, model in zip(signal_page.PROCESSES, self.models, strict=True):
+                title = f"search-{model}-{ASEVER}"  # that of two million is one of the search
+                yield name, millions, self.setting.recipe(work, title, MODELS[model], millions, SEARCH_SEED)
+
+    def measured(self, saved: LoadedModel, given: Recipe) -> dict[str, Any]:
+        """Compute the standard deviations of every way."""
+        data, found = open_prepared(given.data.folder), {}
+        asked = dict(length=LENGTH, pad_id=data.pad_id, seed=FRESH, threads=0)
+        sets = list(islice(examples(data.train, batch_size=self.texts, **asked), self.sets))
+        rows = list(islice(examples(data.train, batch_size=self.rows, **asked), self.gradients))
+        saved.model.requires_grad_(True)
+        for name, way in WAYS.items():
+            nats = torch.stack([bounds(saved, batch, way) for batch in sets])
+            tokens = torch.stack([batch.mask.sum() for batch in sets])
+            estimates = nats.sum(1) / tokens
+            total, squares = torch.zeros(()), 0.0
+            for batch in rows:
+                slope = gradient(saved, given, batch, way)
+                total, squares = total + slope, squares + float(slope @ slope)
+            mean = total / self.gradients
+            spread = (squares - self.gradients * float(mean @ mean)) / (self.gradients - 1)
+            found[name] = {
+                "bound": float(nats.sum() / tokens.sum()),
+                "deviation": per_thousand(float(estimates.std()), self.texts),
+                # error of the same draws if times are taken for independent
+                "blind": per_thousand(float((nats / LENGTH).var(1).mean().sqrt()) / math.sqrt(self.texts), self.texts),
+                "gradient": float(mean.norm()),
+                "gradient_deviation": per_thousand(math.sqrt(spread), self.rows),
+            }
+            print(name, found[name], flush=True)
+        return found
+
+    def train(self, options: Namespace) -> None:
+        """Train every process to every point."""
+        shared([given for *_, given in self.runs(options.work)], options)
+
+    def measure(self, options: Namespace) -> None:
+        """Write the standard deviations of this process's share, one file for each process and point."""
+        for name, millions, given in list(self.runs(options.work))[options.part :: options.of]:
+            if not kept(options.work, name, millions).exists():
+                written(kept(options.work, name, millions), self.measured(open_saved(given.output.folder), given))
+
+    def report(self, options: Namespace) -> None:
+        """Write the result file, from all points measured so far."""
+        work = options.work
+        found = [
+            {"process": name, "millions": millions, "ways": json.loads(kept(work, name, millions).read_text())}
+            for name, millions, _ in self.runs(work)
+            if kept(work, name, millions).exists()
+        ]
+        sizes = {name: getattr(self, name) for name in ("texts", "sets", "rows", "gradients")} | {"length": LENGTH}
+        written(options.out, {"provenance": provenance(), "sizes": sizes, "points": found})
 
 
 def kept(work: Path, name: str, millions: float) -> Path:
@@ -150,31 +187,7 @@ def kept(work: Path, name: str, millions: float) -> Path:
     return work / f"signal-{name}-{millions:g}M.json"
 
 
-def report(work: Path) -> dict[str, Any]:
-    """Build the content of the result file, from all points measured so far."""
-    found = [
-        {"process": name, "millions": millions, "ways": json.loads(kept(work, name, millions).read_text())}
-        for name, millions, _ in points(work)
-        if kept(work, name, millions).exists()
-    ]
-    sizes = {"texts": TEXTS, "sets": SETS, "rows": ROWS, "gradients": GRADIENTS, "length": LENGTH}
-    return {"provenance": provenance(), "sizes": sizes, "points": found}
-
-
-def main() -> None:
-    """The command."""
-    options = arguments(__doc__, ("train", "measure", "report")).parse_args()
-    work = options.work
-    torch.set_num_threads(1)
-    if options.what == "train":
-        shared([given for *_, given in points(work)], options)
-    elif options.what == "measure":
-        for number, (name, millions, given) in enumerate(points(work)):
-            if number % options.of == options.part and not kept(work, name, millions).exists():
-                written(kept(work, name, millions), measured(open_saved(given.output.folder), given))
-    else:
-        written(options.out, report(work))
-
+STUDY = Signal()
 
 if __name__ == "__main__":
-    main()
+    STUDY.main(__doc__)

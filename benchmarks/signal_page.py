@@ -1,19 +1,14 @@
-"""Tables and figure of docs/signal.md, from the output of ``signal.py report``.
-
-    python -m benchmarks.signal_page benchmarks/results/signal.json
-
-Rewrites the part of the page between its two marks, and docs/images/signal.png.
-"""
+"""Tables and figure of docs/signal.md, from the result file of ``benchmarks.signal``."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.signal import PROCESSES, TODAY
-from benchmarks.table import DOCS, fill, result
+from benchmarks.table import Page
 from ddlib import plot
 
-BEGIN, END = "<!-- tables: benchmarks/signal_page.py -->", "<!-- end of tables -->"
+PROCESSES = ("MDLM", "GIDD(0.1)", "HDLM-64", "HDLM-64-8")
+TODAY = "strata"
 BEST = "density, balanced"
 TARGETS = {"MDLM": 0.7, "GIDD(0.1)": 0.25, "HDLM-64": 0.4}
 """Targets of the bound's deviation, over the error reported before errors took account of the strata."""
@@ -76,7 +71,7 @@ def gains(points: list[Point]) -> list[str]:
 
 def tables(results: dict[str, Any]) -> str:
     """Return all three tables, as they stand between the page's marks."""
-    points = sorted(results["points"], key=lambda point: (list(PROCESSES).index(point["process"]), point["millions"]))
+    points = sorted(results["points"], key=lambda point: (PROCESSES.index(point["process"]), point["millions"]))
     parts = [
         ("Bound, standard deviation in nats per token from 1,000 tokens:", table(points, of_bound)),
         ("What density and balanced levels leave (texts: to the same error as was reported before):", gains(points)),
@@ -88,7 +83,7 @@ def tables(results: dict[str, Any]) -> str:
     return "\n\n".join(f"{title}\n\n" + "\n".join(lines) for title, lines in parts)
 
 
-def draw(results: dict[str, Any], path: Path) -> None:
+def draw(results: dict[str, Any], images: Path) -> None:
     """Draw deviations after the longest training, a group of points for each process."""
     last, ways = max(point["millions"] for point in results["points"]), list(results["points"][0]["ways"])
     figure, panels = plot.panels(1, 2, size=(5.2, 4.0))
@@ -108,15 +103,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     panels[0].minorticks_off()
     panels[1].set_xlim(left=0)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
-    figure.savefig(path)
+    figure.savefig(images / "signal.png")
 
 
-def main() -> None:
-    """Run the command."""
-    results = result(__doc__)
-    fill(DOCS / "signal.md", tables(results), BEGIN, END)
-    draw(results, DOCS / "images" / "signal.png")
-
-
-if __name__ == "__main__":
-    main()
+PAGE = Page("signal", "signal_page", tables, draw)

@@ -4,9 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.structure_samples import CALLS, STRENGTHS
+from benchmarks.table import Page
 
-BEGIN, END = "<!-- tables: benchmarks/structure.py -->", "<!-- end of tables -->"
 BIT = math.log(2)
 SHOWN = {
     "patches": ("classifier_frechet", "diversity"),
@@ -69,27 +68,30 @@ def _value(measure: Mapping[str, float], signed: bool) -> str:
 
 def _samples(runs: Sequence[Mapping[str, Any]], measure: str) -> list[str]:
     """Return the table of a measure by number of calls: the mean over the seeds, and half their difference."""
+    keys = dict.fromkeys(key for run in runs for key in run.get("samples", {}) if "guided" not in key)
+    numbers = sorted(map(int, keys))
     if not any(measure in cell for run in runs for cell in run.get("samples", {}).values()):
         return []
     lines = [
         f"Samples, {measure.replace('_', ' ')}, mean of the seeds ± half of their difference:",
         "",
-        "| process | " + " | ".join(f"{calls} calls" for calls in CALLS) + " |",
-        "|" + " --- |" * (1 + len(CALLS)),
+        "| process | " + " | ".join(f"{calls} calls" for calls in numbers) + " |",
+        "|" + " --- |" * (1 + len(numbers)),
     ]
     for title in _names(runs, "process"):
         mine = [run.get("samples", {}) for run in runs if run["process"] == title]
-        cells = [_mean([one[str(calls)][measure] for one in mine if str(calls) in one]) for calls in CALLS]
+        cells = [_mean([one[str(calls)][measure] for one in mine if str(calls) in one]) for calls in numbers]
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     return [*lines, ""]
 
 
 def _guided(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the table of guided samples."""
-    keys = [f"guided-{strength:g}" for strength in STRENGTHS]
-    if not any(key in run.get("samples", {}) for run in runs for key in keys):
+    keys = sorted({key for run in runs for key in run.get("samples", {}) if "guided" in key})
+    if not keys:
         return []
-    heads = " | ".join(f"strength {strength:g}: right class | diversity" for strength in STRENGTHS)
+    strengths = [key.removeprefix("guided-") for key in keys]
+    heads = " | ".join(f"strength {strength}: right class | diversity" for strength in strengths)
     lines = ["Guided samples at 32 calls:", "", f"| process | {heads} |", "|" + " --- |" * (1 + 2 * len(keys))]
     for title in _names(runs, "process"):
         mine = [run.get("samples", {}) for run in runs if run["process"] == title]
@@ -106,3 +108,6 @@ def _mean(values: Sequence[float]) -> str:
         return "-"
     middle, spread = sum(values) / len(values), (max(values) - min(values)) / 2
     return f"{middle:.3f}" + (f" ± {spread:.3f}" if len(values) > 1 else "")
+
+
+PAGE = Page("structure", "structure", tables)

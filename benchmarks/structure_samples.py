@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +16,6 @@ from recipes.data import open_prepared
 from recipes.evaluation.samples import metrics_of
 from recipes.generation.sampling import Sampling
 
-COUNT, CALLS = 200, (4, 8, 16, 32, 64)
-STRENGTHS, GUIDED_CALLS = (1.0, 3.0), 32
-"""Strengths of guidance; those samples are made at so many calls."""
-
 
 class Cell(NamedTuple):
     """A run: data set, process, seed and recipe."""
@@ -29,17 +26,27 @@ class Cell(NamedTuple):
     recipe: Recipe
 
 
-def draw(work: Path, run: Cell) -> None:
-    """Draw the samples of a finished run that are not there yet."""
-    folder = work / "drawn"
-    folder.mkdir(exist_ok=True)
-    for calls in CALLS:
-        _drawn(folder / f"{run.recipe.output.folder.name}-{calls}.json", run, {None: COUNT}, {"steps": calls})
-    classes = open_prepared(run.recipe.data.folder).classes if "num_classes" in run.recipe.model else ()
-    for strength in STRENGTHS if classes else ():
-        sampling = {"steps": GUIDED_CALLS, "guidance": strength}
-        labels = dict.fromkeys(classes, COUNT // len(classes))
-        _drawn(folder / f"{run.recipe.output.folder.name}-guided-{strength:g}.json", run, labels, sampling)
+@dataclass(frozen=True)
+class Samples:
+    """Numbers of the samples of a run."""
+
+    count: int = 200
+    calls: tuple[int, ...] = (4, 8, 16, 32, 64)
+    strengths: tuple[float, ...] = (1.0, 3.0)
+    """Strengths of guidance."""
+    guided_calls: int = 32
+
+    def draw(self, work: Path, run: Cell) -> None:
+        """Draw the samples of a finished run that are not there yet."""
+        folder = work / "drawn"
+        folder.mkdir(exist_ok=True)
+        for calls in self.calls:
+            _drawn(folder / f"{run.recipe.output.folder.name}-{calls}.json", run, {None: self.count}, {"steps": calls})
+        classes = open_prepared(run.recipe.data.folder).classes if "num_classes" in run.recipe.model else ()
+        for strength in self.strengths if classes else ():
+            sampling = {"steps": self.guided_calls, "guidance": strength}
+            labels = dict.fromkeys(classes, self.count // len(classes))
+            _drawn(folder / f"{run.recipe.output.folder.name}-guided-{strength:g}.json", run, labels, sampling)
 
 
 def _drawn(path: Path, run: Cell, labels: Mapping[str | None, int], sampling: Mapping[str, Any]) -> None:

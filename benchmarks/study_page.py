@@ -1,21 +1,15 @@
-"""Tables and figure of docs/results.md, from the output of ``study.py evaluate``.
-
-    python -m benchmarks.study_page benchmarks/results/study.json
-
-Rewrites the part of the page between its two marks, and docs/images/results.png.
-"""
+"""Tables and figure of docs/results.md, from the result file of ``benchmarks.study``."""
 
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.made import Run
-from benchmarks.table import DOCS, fill, measure, result, ruler
+from benchmarks.table import Page, measure, ruler
 from ddlib import plot
 
-BEGIN, END = "<!-- tables: benchmarks/study_page.py -->", "<!-- end of tables -->"
 BASE = "MDLM"
+Run = dict[str, Any]
 COLOURS = (plot.DARK, plot.VERMILION, "#56B4E9", plot.BLUE, plot.GREEN, plot.ORANGE)
 
 
@@ -73,8 +67,9 @@ def tables(results: dict[str, Any]) -> str:
     )  # fmt: skip
 
 
-def draw(runs: list[Run], path: Path) -> None:
+def draw(results: dict[str, Any], images: Path) -> None:
     """Draw the difference of each process to masks by budget, and the training curves at the largest."""
+    runs = results["runs"]
     figure, (left, right) = plot.panels(1, 2, size=(5.6, 4.2))
     names, largest = list(dict.fromkeys(run["process"] for run in runs)), max(run["millions"] for run in runs)
     for name, colour in zip(names, COLOURS, strict=False):
@@ -100,19 +95,11 @@ def draw(runs: list[Run], path: Path) -> None:
     right.set_title(f"validation bound, {largest:g} million tokens", loc="left", fontweight="bold")
     for axis in (left, right):
         axis.legend(frameon=False, fontsize=8)
-    figure.savefig(path)
+    figure.savefig(images / "results.png")
 
 
 def _bold(text: str, chosen: bool) -> str:
     return f"**{text}**" if chosen else text
 
 
-def main() -> None:
-    """Run the command."""
-    results = result(__doc__)
-    fill(DOCS / "results.md", tables(results), BEGIN, END)
-    draw(results["runs"], DOCS / "images" / "results.png")
-
-
-if __name__ == "__main__":
-    main()
+PAGE = Page("results", "study_page", tables, draw)

@@ -1,14 +1,16 @@
 """Table of docs/performance.md, from the files in benchmarks/results.
 
-python -m benchmarks.table            # rewrites the page between its markers
-python -m benchmarks.table --check    # reports whether it would
+python -m benchmarks.table                # prints it
+python -m benchmarks.table --docs docs    # rewrites the page between its markers
+python -m benchmarks.table --check        # reports whether it would
 """
 
 import argparse
 import json
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,18 +92,43 @@ def fill(path: Path, table: str, begin: str = BEGIN, end: str = END) -> None:
     path.write_text(page(path.read_text(encoding="utf-8"), table, begin, end), encoding="utf-8")
 
 
+@dataclass(frozen=True)
+class Page:
+    """Page of a result file: its tables stand between two marks.
+
+    Args:
+        name: name of the page and of its result file.
+        source: module that the first mark names.
+        tables: returns the tables of a result.
+        draw: draws the pictures of a result into a folder.
+    """
+
+    name: str
+    source: str
+    tables: Callable[[dict[str, Any]], str]
+    draw: Callable[[dict[str, Any], Path], None] | None = None
+
+    @property
+    def marks(self) -> tuple[str, str]:
+        """Lines before and after the tables."""
+        return f"<!-- tables: benchmarks/{self.source}.py -->", "<!-- end of tables -->"
+
+    def write(self, path: Path, docs: Path | None) -> None:
+        """Fill the page of a folder, and draw its pictures, from a result file; without a folder print the tables."""
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if docs is None:
+            print(self.tables(result))
+            return
+        fill(docs / f"{self.name}.md", self.tables(result), *self.marks)
+        if self.draw is not None:
+            (docs / "images").mkdir(exist_ok=True)
+            self.draw(result, docs / "images")
+
+
 def measure(value: dict[str, Any], sign: str = "") -> str:
     """Format a value and its error, from a ``Measure`` or an evaluation's estimate."""
     error = value["standard_error"] if "standard_error" in value else value["error"]
     return f"{value['value']:{sign}.3f} ± {error:.3f}"
-
-
-def result(about: str | None) -> dict[str, Any]:
-    """Read the result file given on the command line."""
-    parser = argparse.ArgumentParser(description=about and about.splitlines()[0])
-    parser.add_argument("result", type=Path)
-    content: dict[str, Any] = json.loads(parser.parse_args().result.read_text(encoding="utf-8"))
-    return content
 
 
 def main() -> None:
@@ -109,14 +136,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--docs", type=Path, help="folder of the page; without it the tables are printed")
     options = parser.parse_args()
-    old = options.page.read_text(encoding="utf-8")
-    new = page(old, render(options.results))
+    tables = render(options.results)
     if options.check:
-        sys.exit(0 if new == old else f"{options.page.name}: run python -m benchmarks.table")
-    options.page.write_text(new, encoding="utf-8")
-    print(render(options.results))
+        old = PAGE.read_text(encoding="utf-8")
+        sys.exit(0 if page(old, tables) == old else f"{PAGE.name}: run python -m benchmarks.table --docs docs")
+    if options.docs is None:
+        print(tables)
+    else:
+        fill(options.docs / PAGE.name, tables)
 
 
 if __name__ == "__main__":

@@ -13,17 +13,14 @@ import torch
 from benchmarks import (
     attention,
     deviations,
-    frontier,
-    frontier_page,
     gpu_head,
     gpu_losses,
     head,
     kernels,
-    mending,
+    loops,
     noising,
     products,
     profile,
-    results_page,
     rows,
     run,
     sampler_costs,
@@ -33,8 +30,6 @@ from benchmarks import (
     utilisation,
 )
 from benchmarks.measuring import over_ours, report, require_equal, seconds
-from recipes.metrics import scoring
-from recipes.quickstart import SMOKE
 
 ROOT = Path(__file__).parent.parent
 
@@ -267,75 +262,6 @@ def test_the_page_shows_what_the_results_say():
     assert table.page(page, table.render()) == page, "run python -m benchmarks.table"
 
 
-def test_the_results_page_shows_what_is_stored():
-    stored = json.loads((ROOT / "benchmarks" / "results" / "first_results.json").read_text())
-    page = (ROOT / "docs" / "results.md").read_text()
-    assert results_page.tables(results_page.by_process(stored)) in page
-
-
-def letters_judge(monkeypatch):
-    """A judge that counts letters."""
-
-    def letters(scorer, texts):
-        return scoring.Scores(torch.tensor([float(len(text)) for text in texts]), torch.full((len(texts),), 2), 0)
-
-    monkeypatch.setattr(scoring, "load_scorer", lambda name: argparse.Namespace(revision="r"))
-    monkeypatch.setattr(scoring, "score", letters)
-
-
-def test_the_page_of_mended_words_shows_what_is_stored():
-    stored = json.loads((ROOT / "benchmarks" / "results" / "mending.json").read_text())
-    assert mending.rows(stored) in mending.PAGE.read_text()
-
-
-@pytest.mark.nightly
-def test_the_frontier_from_training_to_its_page(monkeypatch, tmp_path):
-    """At sizes that teach nothing."""
-    for name, value in {"CONFIG": SMOKE, "SEEDS": (0,), "TEXTS": 2, "ABOVE": 4}.items():
-        monkeypatch.setattr(frontier, name, value)
-    cells = [cell for cell in frontier.CELLS if cell.steps == 8 or cell.sampler.endswith(("gamma=0.1", "gamma=16.0"))]
-    monkeypatch.setattr(frontier, "CELLS", cells)
-    frontier.fit(tmp_path)
-    for part in (0, 1, 1):  # the last has nothing left to do
-        frontier.draw(tmp_path, part, 2)
-    letters_judge(monkeypatch)
-    frontier.judge(tmp_path, "folder/of/judge")
-    frontier.report(tmp_path, tmp_path / "told.json")
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert told["judge"] == {"name": "judge", "revision": "r"} and len(told["held-out"]) == 1
-    found = frontier_page.points(told)
-    assert set(found) == set(cells) and all(0 < point.calls <= 192 for point in found.values())
-    edges = {cell.model: point.calls for cell, point in found.items() if cell.sampler == "entropy_bounded:gamma=0.1"}
-    assert edges["masks"] <= SMOKE.window and edges["three levels"] <= 3 * SMOKE.window
-    for name in ("FRONTIER", "CALLS"):
-        monkeypatch.setattr(frontier_page, name, [cell for cell in getattr(frontier, name) if cell in found])
-    text = frontier_page.tables(told, found)
-    assert "| `entropy_bounded:gamma=16.0`, 192 steps |" in text and "| two levels |" in text
-    frontier_page.draw_calls(found, tmp_path / "calls.png")
-
-
-@pytest.mark.nightly
-def test_words_mended_from_training_to_their_report(monkeypatch, tmp_path):
-    """At sizes that teach nothing; Gibbs asks the network more often than drawing alone does."""
-    for module in (frontier, mending):
-        for name, value in {"CONFIG": SMOKE, "SEEDS": (0,), "TEXTS": 2}.items():
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(frontier, "ABOVE", 4)
-    mending.fit_and_draw(tmp_path)
-    made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")}
-    mending.fit_and_draw(tmp_path)  # nothing is left to do
-    assert made == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")}
-    letters_judge(monkeypatch)
-    frontier.judge(tmp_path, "folder/of/judge")
-    frontier.report(tmp_path, tmp_path / "told.json", "python -m benchmarks.mending")
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert f"| {told['held-out'][0]['nats']['value']:.3f} ±" in mending.rows(told)
-    calls = {cell["cell"]["way"]: cell["calls"] for cell in told["cells"]}
-    assert set(calls) == set(mending.WAYS) and calls["as drawn"] < calls["Gibbs"]
-    assert told["bounds"]["0"]["noisy"]["value"] > 0 and len(told["held-out"]) == 1
-
-
 def test_deviations_of_the_bound_are_measured_and_the_page_holds_their_table():
     told = deviations.row("masks", deviations.processes(8)["masks"], True, runs=4, sequences=8)
     assert told["truth"] == pytest.approx(math.log(8), abs=1e-6) and told["tails"][0] < 1
@@ -344,3 +270,17 @@ def test_deviations_of_the_bound_are_measured_and_the_page_holds_their_table():
     assert deviations.rows(stored) in deviations.PAGE.read_text()
     own = [one for one in stored["runs"] if one["times"] == "own density"]
     assert all(0.92 <= one["covered"] <= 0.98 for one in own) and len(own) == len(deviations.processes())
+
+
+@pytest.mark.slow
+def test_loops_are_measured_beside_each_other(monkeypatch, tmp_path, capsys):
+    """The command itself asserts that engine and bare loop have the same losses, and the formula that of ddlib."""
+    out = tmp_path / "loops.json"
+    with pytest.raises(SystemExit):
+        loops.main(["--tiny"])
+    threads = torch.get_num_threads()
+    loops.main(["--tiny", "--repeats", "1", "--threads", "1", "--out", str(out)])
+    torch.set_num_threads(threads)
+    (told,) = json.loads(out.read_text())["runs"]
+    assert set(told["tokens_per_second"]) == set(loops.LOOPS) and told["ratios"][f"{loops.BARE} time"] == 1
+    assert "| engine of the recipes | " in capsys.readouterr().out
