@@ -3,6 +3,7 @@
 The papers' numbers stand in the recipes (``recipes.owt``, ``recipes.lm1b``), not here.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -128,11 +129,16 @@ class Hardware:
     """Keep no activations inside blocks: less memory, a third more work."""
     threads: int = 4
     """Threads that read data."""
+    peak: float | None = None
+    """Peak of one device in TFLOP/s, by which the log has the utilisation (MFU); none: that of an A100, H100 or H200,
+    and no utilisation on others."""
 
     __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
         at_least(1, threads=self.threads, micro_batch=1 if self.micro_batch is None else self.micro_batch)
+        if self.peak is not None and not 0 < self.peak < math.inf:
+            raise ValueError(f"peak={self.peak}: must be positive")
 
 
 @dataclass(frozen=True, kw_only=True)

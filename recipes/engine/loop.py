@@ -18,6 +18,7 @@ from recipes.engine.parallel import joined
 from recipes.engine.provenance import record
 from recipes.engine.run import Run
 from recipes.engine.signals import Signals
+from recipes.engine.utilisation import fastest
 from recipes.logging import Watch
 from recipes.metrics.conditioned import labelled, takes_labels
 from recipes.model_io import RECIPE, WEIGHTS
@@ -51,7 +52,7 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
         if world.first:
             (recipe.output.folder / RECIPE).write_text(recipe_yaml(recipe), encoding="utf-8")
             messages += record(recipe.output.folder, run.facts.step, plugins(recipe))
-        watch = stack.enter_context(Watch(recipe, world.first, run.facts.step))
+        watch = stack.enter_context(Watch(recipe, world.first, run.facts.step, fastest(run)))
         for message in messages:
             watch.say(message)
         if run.facts.step >= recipe.steps:
