@@ -25,6 +25,9 @@ from recipes.data.source import STRICT
 FIRST = {"help": "first page"}
 """Metadata of a field that people change first: ``--help`` shows it, ``--help-all`` all."""
 
+WARM_UP = 3
+"""Steps before those of a trace."""
+
 
 def _corpus_kind(given: Any) -> str:
     """Return the name of the class of a corpus, or of its values."""
@@ -171,12 +174,15 @@ class Output:
     """Whether TensorBoard's files are written."""
     wandb: str | None = None
     """Project to which Weights & Biases logs."""
+    profile: Annotated[int, tyro.conf.arg(aliases=["--profile"])] = 0
+    """Steps whose trace of torch's profiler is written, after a few to warm up; 0 for none."""
 
     __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
         numbers = ("log_every", "validate_every", "validate_sequences", "sample_every", "sample_steps", "samples")
         at_least(1, **{name: getattr(self, name) for name in (*numbers, "save_every", "keep")})
+        at_least(0, profile=self.profile)
         check_times("validate_times", self.validate_times)
 
 
@@ -244,6 +250,11 @@ class Recipe:
         self.order()  # refused here, not after the text is read
         at_least(1, batch=self.batch, steps=self.steps)
         at_least(0, seed=self.seed)
+        if self.output.profile and self.output.profile > self.steps - WARM_UP:
+            raise ValueError(
+                f"output.profile={self.output.profile}: must be at most {self.steps - WARM_UP}, the {self.steps} steps "
+                f"of the run without {WARM_UP} to warm up"
+            )
         if self.optimizer.muon and self.hardware.shard:
             raise ValueError("optimizer.muon: not with hardware.shard, it needs whole matrices")
         if self.loss.auxiliary and "num_clusters" not in parts.keys("backbones", self.model["kind"]):

@@ -15,6 +15,7 @@ from recipes.embeddings.naming import cluster_names
 from recipes.engine import checkpoint
 from recipes.engine.export import publish
 from recipes.engine.parallel import joined
+from recipes.engine.profiling import profiled
 from recipes.engine.provenance import record
 from recipes.engine.run import Run
 from recipes.engine.signals import Signals
@@ -61,8 +62,10 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
         if recipe.output.untrained and run.facts.step == 0:
             measured(run, watch)
             sampled(run, watch)
+        trace = stack.enter_context(profiled(recipe, world, watch.say))
         for batches in run.batches():
             result = run.step(batches, signals.asked)
+            trace()
             watch.step(run.facts.step, result)
             attend(run, watch, result.stop)
             if result.stop:

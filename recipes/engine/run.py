@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.profiler import record_function
 
 import ddlib as dd
 from ddlib.plot import level_names
@@ -136,7 +137,8 @@ class Run:
         if isinstance(self.objective.model, Steps):
             self.objective.model.at_step(number)
         options = recipe.seed, number, recipe.loss, self.density, self.pace, self.at_once
-        noisy = [noised(self.process, batch.to(world.device), *options) for batch in batches]
+        with record_function("noise"):
+            noisy = [noised(self.process, batch.to(world.device), *options) for batch in batches]
         # without padding in the vocabulary the rest of a packed row is not part of the data
         counted = recipe.loss.count_padding and self.padded
         kept = [torch.ones_like(n.mask) if counted else n.mask for n in noisy]
@@ -147,8 +149,10 @@ class Run:
             held = nullcontext() if speeds is None else speeds.held()
             with accumulating(self.called, self.objective, index + 1 == len(noisy)), held:
                 # gradients are averaged over the processes
-                part_loss, losses = self.called(part, keep, world.size / total)
-                part_loss.backward()
+                with record_function("forward"):
+                    part_loss, losses = self.called(part, keep, world.size / total)
+                with record_function("backward"):
+                    part_loss.backward()
             loss += losses.sum(dtype=torch.float64)
             sums = sums + level_sums(self.process, losses, part, keep)
         self.last = noisy[-1]
@@ -162,9 +166,10 @@ class Run:
         if bad:
             self._refuse(noisy, bool(own))
         value = rate(recipe.optimizer, number, recipe.steps)
-        update(self.state.optimizers, value)
-        if self.state.average is not None:
-            self.state.average.update(number)
+        with record_function("update"):
+            update(self.state.optimizers, value)
+            if self.state.average is not None:
+                self.state.average.update(number)
         if speeds is not None:
             speeds.step(self.objective, batches, recipe.seed, number, value / max(recipe.optimizer.lr, 1e-30), world)
         self.facts = replace(self.facts, step=number + 1)
