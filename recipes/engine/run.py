@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.profiler import record_function
@@ -67,13 +67,16 @@ class Run:
     """Last noisy input of the network."""
 
     @classmethod
-    def prepare(cls, recipe: Recipe, world: World, data: Prepared | None = None) -> "Run":
+    def prepare(
+        cls, recipe: Recipe, world: World, data: Prepared | None = None, context: type[FromText] = FromText
+    ) -> "Run":
         """Build all objects; the recipe gets the corpus of the prepared text.
 
         Args:
             recipe: the run.
             world: this process among others.
             data: the prepared text; by default that of ``recipe.data.folder``.
+            context: class of the run context.
 
         Raises:
             ValueError, OSError: anything that would fail later: batches, data, clusters, vocabulary, disk.
@@ -88,11 +91,11 @@ class Run:
         check_lengths(data, recipe.data.length, recipe.data.packed)
         check_pretrained(recipe, data)
         check_sequences("output.validate_sequences", recipe.output.validate_sequences, rows)
-        context = FromText(recipe, data, world)
-        process = make_process(recipe, context, data, world)
-        model = make_model(recipe, ModelContext(context, process))
+        filled = context(recipe, data, world)
+        process = make_process(recipe, filled, data, world)
+        model = make_model(recipe, ModelContext(filled, process))
         check_folder(recipe, model)
-        start(recipe, model, process, data, context.clusters)
+        start(recipe, model, process, data, filled.clusters)
         density = time_density(recipe.loss.times, process, recipe.data.length, pace=pace)
         objective = Objective(model, process, recipe.loss, recipe.hardware.bf16)
         objective.train()  # a pretrained network is in evaluation mode
@@ -102,7 +105,7 @@ class Run:
         facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
         blocks = at_once(pace, model)
         return cls(
-            recipe, world, rows, context, process, density, objective, called, state, facts, pace, blocks,
+            recipe, world, rows, filled, process, density, objective, called, state, facts, pace, blocks,
             padded=data.pad_id is not None and not recipe.data.wrap,
         )  # fmt: skip
 
@@ -125,6 +128,15 @@ class Run:
         while batches := list(islice(stream, recipe.batch // world.size // micro)):
             yield batches
 
+    def noised(self, batches: list[Batch]) -> tuple[list[Noisy], list[Bool[Tensor, "B L"]]]:
+        """Noise the micro-batches of the next step; return with each the tokens that count in the loss."""
+        recipe, device = self.recipe, self.world.device
+        options = recipe.seed, self.facts.step, recipe.loss, self.density, self.pace, self.at_once
+        noisy = [noised(self.process, batch.to(device), *options) for batch in batches]
+        # without padding in the vocabulary the rest of a packed row is not part of the data
+        counted = recipe.loss.count_padding and self.padded
+        return noisy, [torch.ones_like(n.mask) if counted else n.mask for n in noisy]
+
     def step(self, batches: list[Batch], stop: bool) -> Step:
         """Take one optimizer step.
 
@@ -136,12 +148,8 @@ class Run:
         torch.manual_seed(((recipe.seed * 1_000_003 + number) * 1_000_003 + world.rank) % 2**63)
         if isinstance(self.objective.model, Steps):
             self.objective.model.at_step(number)
-        options = recipe.seed, number, recipe.loss, self.density, self.pace, self.at_once
         with record_function("noise"):
-            noisy = [noised(self.process, batch.to(world.device), *options) for batch in batches]
-        # without padding in the vocabulary the rest of a packed row is not part of the data
-        counted = recipe.loss.count_padding and self.padded
-        kept = [torch.ones_like(n.mask) if counted else n.mask for n in noisy]
+            noisy, kept = self.noised(batches)
         total = world.sum(torch.stack([k.sum() for k in kept]).sum())
         sums, loss = 0.0, torch.zeros((), dtype=torch.float64, device=world.device)
         speeds = self.state.speeds
