@@ -62,11 +62,11 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
         if recipe.output.untrained and run.facts.step == 0:
             measured(run, watch)
             sampled(run, watch)
-        trace = stack.enter_context(profiled(recipe, world, watch.say))
+        trace = stack.enter_context(profiled(recipe, world, watch.aside))
         for batches in run.batches():
             result = run.step(batches, signals.asked)
-            trace()
             watch.step(run.facts.step, result)
+            trace()
             attend(run, watch, result.stop)
             if result.stop:
                 watch.say(f"asked to stop: saved after step {run.facts.step}; the same command goes on from there")

@@ -27,7 +27,7 @@ def profiled(recipe: Recipe, world: World, say: Callable[[str], None]) -> Iterat
     Args:
         recipe: the run.
         world: this process among others.
-        say: function that prints the path.
+        say: function that prints the path; called when the file is written.
     """
     if not recipe.output.profile:
         yield lambda: None

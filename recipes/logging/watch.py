@@ -92,6 +92,12 @@ class Watch:
         self._console.print(message, markup=False, soft_wrap=True)
 
     @_first_only
+    def aside(self, message: str) -> None:
+        """Print a line, and exclude the time since the last step from the training time."""
+        self.say(message)
+        self._bar.leave_out()
+
+    @_first_only
     def step(self, number: int, step: Step) -> None:
         """Report a step, after which ``number`` are made."""
         losses, tokens = step.levels.double().cpu().T.tolist()
