@@ -167,10 +167,10 @@ def _growths(run: Run, few: int) -> tuple[Growth, Growth, Growth]:
             call()
         return memory.parts
 
-    def cutting(loss: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
+    def cutting(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
             passes[-1].cut()
-            result = loss(*arguments)
+            result = inner(*arguments, **options)
             passes[-1].cut()
             return result
 
