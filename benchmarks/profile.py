@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import profile, record_function
 
 import ddlib as dd
 from benchmarks.head import GPT2, KINDS, TINY, Sizes
@@ -41,6 +41,7 @@ from recipes.engine.checkpoint import Facts, State
 from recipes.engine.objective import Objective
 from recipes.engine.optimizer import Average, optimizers
 from recipes.engine.parallel import World, spread
+from recipes.engine.profiling import activities
 
 ROWS = 500
 NOWHERE = Path("unused")
@@ -230,11 +231,6 @@ def main() -> None:
         print(table("sampling step", sampling(size, options.steps)))
     if seen is not None:
         seen.export_chrome_trace(str(options.trace))
-
-
-def activities(device: str) -> list[ProfilerActivity]:
-    """Return the activities for the profiler."""
-    return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
 
 
 if __name__ == "__main__":

@@ -22,9 +22,7 @@ from benchmarks.measuring import REPEATS, now, require_gpu
 from benchmarks.profile import Size, batches, run
 from ddlib.processes import Hierarchical
 from ddlib_models import sizes
-
-PEAKS = {"H200": 989.5, "H100": 989.5, "A100": 312.0}
-"""Dense bfloat16 TFLOP/s by what the device's name contains."""
+from recipes.engine.utilisation import PEAKS, peak
 
 
 def size(network: Mapping[str, int], sequences: int) -> Size:
@@ -61,21 +59,11 @@ def share(process: Hierarchical, x: Tensor, t: Tensor) -> float:
     return needed / (x.numel() * process.vocab_size)
 
 
-def peak(name: str) -> float:
-    """Return the operations per second of a device by its name.
-
-    Raises:
-        ValueError: a device that is not in the table.
-    """
-    found = [value for part, value in PEAKS.items() if part in name]
-    if not found:
-        raise ValueError(f"device {name!r} is none of {', '.join(PEAKS)}: say its dense bfloat16 TFLOP/s with --peak")
-    return found[0] * 1e12
-
-
 def measure(given: Size, steps: int = 20, warm_up: int = 20, at_best: float | None = None) -> dict[str, Any]:
     """Return tokens per second, the median of windows of ``steps``, and the share of ``at_best`` operations/s."""
-    at_best = at_best or peak(torch.cuda.get_device_name())
+    at_best = at_best or peak(name := torch.cuda.get_device_name())
+    if at_best is None:
+        raise ValueError(f"device {name!r} is none of {', '.join(PEAKS)}: say its dense bfloat16 TFLOP/s with --peak")
     trained = run(given)
     stream = batches(trained)
     for _ in range(warm_up):  # compilation

@@ -238,10 +238,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             recipe = replace(recipe, data=replace(recipe.data, corpus=corpus))
         data = text_of(recipe, made, given.unknown)
         from recipes.data.summary import table
-        from recipes.engine import train
+        from recipes.engine import estimate, train
 
         print(table(data, recipe.data.length))
-        train(with_own_clusters(given.name, recipe, data), switches.accept_changes)
+        recipe = with_own_clusters(given.name, recipe, data)
+        if switches.estimate is None:
+            train(recipe, switches.accept_changes)
+        else:
+            print(estimate(recipe, switches.estimate))
 
 
 if __name__ == "__main__":

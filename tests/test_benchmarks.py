@@ -144,7 +144,7 @@ def test_utilisation():
     assert told["ratios"]["nominal"] == counted["nominal"] * speed / 1e9
 
 
-def test_operations_of_the_papers_sizes():
+def test_operations_of_the_papers_sizes(monkeypatch):
     """Millions a token by hand: blocks, attention, 50,257 words; a quarter of the logits, a quarter in 64 clusters."""
     small, base = utilisation.SIZES.values()
     assert round(utilisation.operations(small, 0.254).nominal / 1e6) == 798
@@ -153,8 +153,9 @@ def test_operations_of_the_papers_sizes():
     process = head.KINDS["hdlm"].make(head.Sizes(640, 8, 64))
     x, t = torch.randint(640, (500, 20)), (torch.arange(500) + 0.5) / 500
     assert abs(utilisation.share(process, x, t.double()) - 0.25 * (1 + 1 / 64)) < 0.02
-    with pytest.raises(ValueError, match="--peak"):
-        utilisation.peak("Imagined 9000")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Imagined 9000")
+    with pytest.raises(ValueError, match=r"device 'Imagined 9000' is none of .*--peak"):
+        utilisation.measure(profile.TINY_PROFILE)
 
 
 @pytest.mark.parametrize("name", sampling.PROCESSES)

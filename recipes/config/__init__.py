@@ -3,7 +3,7 @@
 from recipes.config.files import differences, numbers, plugins, read_loss, read_recipe, recipe_of, recipe_yaml
 from recipes.config.loss import Loss
 from recipes.config.paces import at_once, fitting, make_pace, own_times
-from recipes.config.recipe import Data, Hardware, Optimizer, Output, Recipe
+from recipes.config.recipe import WARM_UP, Data, Hardware, Optimizer, Output, Recipe
 from recipes.config.run_context import ModelContext, RunContext
 from recipes.config.times import IN_STRATA, UNIFORM, check_times, time_density
 from recipes.config.validation import at_least
@@ -11,6 +11,7 @@ from recipes.config.validation import at_least
 __all__ = [
     "IN_STRATA",
     "UNIFORM",
+    "WARM_UP",
     "Data",
     "Hardware",
     "Loss",

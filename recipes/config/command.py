@@ -19,6 +19,7 @@ FILE = "file"
 NOTE = """\
 --smoke: the same recipe, tiny, on text that is here, in seconds.
 --recipe FILE: a recipe of one's own, or a saved one, in place of a variant.
+--estimate DEVICES: print the memory of the run on so many devices, and do not train.
 --accept-changes: resume although recipe, vocabulary or number of processes changed.
 --process.kind, --model.kind, --loss.weighting.kind and the like take any name that `python -m ddlib` lists, or
 package.module:object; the flags of a part are the keys of its kind."""
@@ -51,6 +52,7 @@ def choose(
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--accept-changes", action="store_true")
     parser.add_argument("--recipe", type=Path)
+    parser.add_argument("--estimate", type=int)
     parser.add_argument("--data.folder", type=Path, dest="folder")  # first, as it determines the corpus
     switches, rest = parser.parse_known_args(words)
     if switches.recipe is not None:

@@ -3,6 +3,7 @@
 The papers' numbers stand in the recipes (``recipes.owt``, ``recipes.lm1b``), not here.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -24,6 +25,9 @@ from recipes.data.source import STRICT
 FIRST = {"first": True}
 """Metadata of a field that people change first: ``--help`` shows it, ``--help-all`` all. The key is not "help", which
 tyro reads as the description."""
+
+WARM_UP = 3
+"""Steps before those of a trace."""
 
 
 def _corpus_kind(given: Any) -> str:
@@ -129,11 +133,16 @@ class Hardware:
     """Keep no activations inside blocks: less memory, a third more work."""
     threads: int = 4
     """Threads that read data."""
+    peak: float | None = None
+    """Peak of one device in TFLOP/s, by which the log has the utilisation (MFU); none: that of an A100, H100 or H200,
+    and no utilisation on others."""
 
     __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
         at_least(1, threads=self.threads, micro_batch=1 if self.micro_batch is None else self.micro_batch)
+        if self.peak is not None and not 0 < self.peak < math.inf:
+            raise ValueError(f"peak={self.peak}: must be positive")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,12 +175,15 @@ class Output:
     """Whether TensorBoard's files are written."""
     wandb: str | None = None
     """Project to which Weights & Biases logs."""
+    profile: Annotated[int, tyro.conf.arg(aliases=["--profile"])] = 0
+    """Steps whose trace of torch's profiler is written, after a few to warm up; 0 for none."""
 
     __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
         numbers = ("log_every", "validate_every", "validate_sequences", "sample_every", "sample_steps", "samples")
         at_least(1, **{name: getattr(self, name) for name in (*numbers, "save_every", "keep")})
+        at_least(0, profile=self.profile)
         check_times("validate_times", self.validate_times)
 
 
@@ -239,6 +251,11 @@ class Recipe:
         self.order()  # refused here, not after the text is read
         at_least(1, batch=self.batch, steps=self.steps)
         at_least(0, seed=self.seed)
+        if self.output.profile and self.output.profile > self.steps - WARM_UP:
+            raise ValueError(
+                f"output.profile={self.output.profile}: must be at most {self.steps - WARM_UP}, the {self.steps} steps "
+                f"of the run without {WARM_UP} to warm up"
+            )
         if self.optimizer.muon and self.hardware.shard:
             raise ValueError("optimizer.muon: not with hardware.shard, it needs whole matrices")
         if self.loss.auxiliary and "num_clusters" not in parts.keys("backbones", self.model["kind"]):

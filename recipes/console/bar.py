@@ -29,7 +29,10 @@ class TrainingBar:
         self._console, self._name, self._steps, self._done = console, name, steps, done
         self._about = f" ({about})" if about else ""
         self._smooth: float | None = None
-        self._tokens = 0
+        self.tokens = 0
+        """Seen in training."""
+        self.note = ""
+        """Shown behind the speed."""
         self._mark = self._line = time.perf_counter()
         self.seconds = 0.0
         """Spent in training."""
@@ -51,7 +54,7 @@ class TrainingBar:
     @property
     def speed(self) -> float:
         """Tokens per second."""
-        return self._tokens / max(self.seconds, 1e-9)
+        return self.tokens / max(self.seconds, 1e-9)
 
     def leave_out(self) -> None:
         """Exclude the time since the last step from the training time."""
@@ -61,11 +64,11 @@ class TrainingBar:
         """Show that ``number`` steps are made, the last one of so many tokens."""
         now = time.perf_counter()
         self.seconds, self._mark = self.seconds + now - self._mark, now
-        self._tokens += tokens
+        self.tokens += tokens
         self._smooth = loss if self._smooth is None else 0.95 * self._smooth + 0.05 * loss
         left = timedelta(seconds=round((self._steps - number) * self.seconds / (number - self._done)))
         loss = f"loss {self._smooth:.3f} nats/token{self._about}"
-        state = f"{number}/{self._steps}  {loss}  {self.speed:,.0f} tokens/s  {left}"
+        state = f"{number}/{self._steps}  {loss}  {self.speed:,.0f} tokens/s{self.note}  {left}"
         self._bar.update(self._task, completed=number, state=state)
         tenth = number * 10 // self._steps > (number - 1) * 10 // self._steps
         if not self._console.is_terminal and (tenth or now - self._line >= SECONDS_PER_LINE):

@@ -15,9 +15,11 @@ from recipes.embeddings.naming import cluster_names
 from recipes.engine import checkpoint
 from recipes.engine.export import publish
 from recipes.engine.parallel import joined
+from recipes.engine.profiling import profiled
 from recipes.engine.provenance import record
 from recipes.engine.run import Run
 from recipes.engine.signals import Signals
+from recipes.engine.utilisation import fastest
 from recipes.logging import Watch
 from recipes.metrics.conditioned import labelled, takes_labels
 from recipes.model_io import RECIPE, WEIGHTS
@@ -51,7 +53,7 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
         if world.first:
             (recipe.output.folder / RECIPE).write_text(recipe_yaml(recipe), encoding="utf-8")
             messages += record(recipe.output.folder, run.facts.step, plugins(recipe))
-        watch = stack.enter_context(Watch(recipe, world.first, run.facts.step))
+        watch = stack.enter_context(Watch(recipe, world.first, run.facts.step, fastest(run)))
         for message in messages:
             watch.say(message)
         if run.facts.step >= recipe.steps:
@@ -60,9 +62,11 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
         if recipe.output.untrained and run.facts.step == 0:
             measured(run, watch)
             sampled(run, watch)
+        trace = stack.enter_context(profiled(recipe, world, watch.aside))
         for batches in run.batches():
             result = run.step(batches, signals.asked)
             watch.step(run.facts.step, result)
+            trace()
             attend(run, watch, result.stop)
             if result.stop:
                 watch.say(f"asked to stop: saved after step {run.facts.step}; the same command goes on from there")

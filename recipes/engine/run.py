@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.profiler import record_function
 
 import ddlib as dd
 from ddlib.plot import level_names
@@ -67,13 +68,16 @@ class Run:
     """Last noisy input of the network."""
 
     @classmethod
-    def prepare(cls, recipe: Recipe, world: World, data: Prepared | None = None) -> "Run":
+    def prepare(
+        cls, recipe: Recipe, world: World, data: Prepared | None = None, context: type[FromText] = FromText
+    ) -> "Run":
         """Build all objects; the recipe gets the corpus of the prepared text.
 
         Args:
             recipe: the run.
             world: this process among others.
             data: the prepared text; by default that of ``recipe.data.folder``.
+            context: class of the run context.
 
         Raises:
             ValueError, OSError: anything that would fail later: batches, data, clusters, vocabulary, disk.
@@ -88,11 +92,11 @@ class Run:
         check_lengths(data, recipe.data.length, recipe.data.packed)
         check_pretrained(recipe, data)
         check_sequences("output.validate_sequences", recipe.output.validate_sequences, rows)
-        context = FromText(recipe, data, world)
-        process = make_process(recipe, context, data, world)
-        model = make_model(recipe, ModelContext(context, process))
+        filled = context(recipe, data, world)
+        process = make_process(recipe, filled, data, world)
+        model = make_model(recipe, ModelContext(filled, process))
         check_folder(recipe, model)
-        start(recipe, model, process, data, context.clusters)
+        start(recipe, model, process, data, filled.clusters)
         density = time_density(recipe.loss.times, process, recipe.data.length, pace=pace)
         objective = Objective(model, process, recipe.loss, recipe.hardware.bf16)
         objective.train()  # a pretrained network is in evaluation mode
@@ -108,7 +112,7 @@ class Run:
         facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
         blocks = at_once(pace, model)
         return cls(
-            recipe, world, rows, context, process, density, objective, called, state, facts, pace, blocks,
+            recipe, world, rows, filled, process, density, objective, called, state, facts, pace, blocks,
             padded=padded,
         )  # fmt: skip
 
@@ -133,6 +137,18 @@ class Run:
         while batches := list(islice(stream, recipe.batch // world.size // micro)):
             yield batches
 
+    def noised(self, batches: list[Batch]) -> tuple[list[Noisy], list[Bool[Tensor, "B L"]]]:
+        """Noise the micro-batches of the next step; return with each the tokens that count in the loss."""
+        recipe, device, along = self.recipe, self.world.device, self.state.along
+        if along is None:
+            options = recipe.seed, self.facts.step, recipe.loss, self.density, self.pace, self.at_once
+            noisy = [noised(self.process, batch.to(device), *options) for batch in batches]
+        else:
+            noisy = along.noisy(self.facts.step)
+        # without padding in the vocabulary the rest of a packed row is not part of the data
+        counted = recipe.loss.count_padding and self.padded
+        return noisy, [torch.ones_like(n.mask) if counted else n.mask for n in noisy]
+
     def step(self, batches: list[Batch], stop: bool) -> Step:
         """Take one optimizer step.
 
@@ -144,15 +160,8 @@ class Run:
         torch.manual_seed(((recipe.seed * 1_000_003 + number) * 1_000_003 + world.rank) % 2**63)
         if isinstance(self.objective.model, Steps):
             self.objective.model.at_step(number)
-        along = self.state.along
-        if along is None:
-            options = recipe.seed, number, recipe.loss, self.density, self.pace, self.at_once
-            noisy = [noised(self.process, batch.to(world.device), *options) for batch in batches]
-        else:
-            noisy = along.noisy(number)
-        # without padding in the vocabulary the rest of a packed row is not part of the data
-        counted = recipe.loss.count_padding and self.padded
-        kept = [torch.ones_like(n.mask) if counted else n.mask for n in noisy]
+        with record_function("noise"):
+            noisy, kept = self.noised(batches)
         total = world.sum(torch.stack([k.sum() for k in kept]).sum())
         sums, loss = 0.0, torch.zeros((), dtype=torch.float64, device=world.device)
         speeds = self.state.speeds
@@ -160,8 +169,10 @@ class Run:
             held = nullcontext() if speeds is None else speeds.held()
             with accumulating(self.called, self.objective, index + 1 == len(noisy)), held:
                 # gradients are averaged over the processes
-                part_loss, losses = self.called(part, keep, world.size / total)
-                part_loss.backward()
+                with record_function("forward"):
+                    part_loss, losses = self.called(part, keep, world.size / total)
+                with record_function("backward"):
+                    part_loss.backward()
             loss += losses.sum(dtype=torch.float64)
             sums = sums + level_sums(self.process, losses, part, keep)
         self.last = noisy[-1]
@@ -175,13 +186,14 @@ class Run:
         if bad:
             self._refuse(noisy, bool(own))
         value = rate(recipe.optimizer, number, recipe.steps)
-        update(self.state.optimizers, value)
-        if self.state.average is not None:
-            self.state.average.update(number)
+        with record_function("update"):
+            update(self.state.optimizers, value)
+            if self.state.average is not None:
+                self.state.average.update(number)
         if speeds is not None:
             speeds.step(self.objective, batches, recipe.seed, number, value / max(recipe.optimizer.lr, 1e-30), world)
-        if along is not None:
-            along.replace()
+        if self.state.along is not None:
+            self.state.along.replace()
         self.facts = replace(self.facts, step=number + 1)
         levels = torch.tensor(by_level, dtype=torch.float64).view(-1, 2)
         return Step(loss_sum / tokens, length, value, levels, level_names(self.process), bool(stopping))

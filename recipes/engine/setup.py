@@ -70,7 +70,7 @@ class FromText(RunContext):
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
         if self._world.first and not clusters_there(clusters, self._data):
             # whatever else is wrong with the process is found before the work of clustering
-            parts.build("processes", self._recipe.process, _Rehearsal(self._recipe, self._data, self._world), "process")
+            parts.build("processes", self._recipe.process, Rehearsal(self._recipe, self._data, self._world), "process")
             clusters_for(clusters, self._data)
         self._world.barrier()
         found = clusters_for(clusters, self._data)
@@ -92,7 +92,7 @@ class FromText(RunContext):
         return self.__dict__.get("_counts")
 
 
-class _Rehearsal(FromText):
+class Rehearsal(FromText):
     """Run context with clusters that need no work."""
 
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:

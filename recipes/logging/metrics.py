@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 METRICS = "metrics.jsonl"
-TIMING = ("seconds", "tokens_per_second")
+TIMING = ("seconds", "tokens_per_second", "window_tokens_per_second", "step_seconds", "mfu")
 """Fields of a record that differ between two equal runs."""
 
 Record = Mapping[str, Any]

@@ -39,20 +39,23 @@ class Watch:
     """Output of a run, which only the first process writes.
 
     ``seconds`` in the records, tokens/s and the time left count training and saving, not validating and sampling, and
-    not steps lost by a kill. Tokens are all positions of the network's input, padding too.
+    not steps lost by a kill. Tokens are all positions of the network's input, padding too. ``tokens_per_second`` is
+    since the start of the process; ``window_tokens_per_second``, ``step_seconds`` and ``mfu``, the share of the
+    devices' peak, are those of the steps since the record before.
 
     Args:
         recipe: configuration of the run; its output folder exists.
         first: whether this process is the first.
         start: steps that were made before; records of later ones are removed.
+        fastest: seconds of a step at the devices' peak; None where it is unknown, then there is no ``mfu``.
 
     Raises:
         ModuleNotFoundError: a configured board is not installed.
         ValueError: the metrics in the folder are damaged.
     """
 
-    def __init__(self, recipe: Recipe, first: bool, start: int) -> None:
-        self._first, self._recipe = first, recipe
+    def __init__(self, recipe: Recipe, first: bool, start: int, fastest: float | None = None) -> None:
+        self._first, self._recipe, self._fastest = first, recipe, fastest
         self._stack = ExitStack()
         if first:
             self._open(recipe, start)
@@ -65,6 +68,7 @@ class Watch:
             self._before = max((record.get("seconds", 0.0) for record in self._metrics.kept), default=0.0)
             self._boards = [stack.enter_context(make(start)) for make in makers]
             self._console = make_console()
+            self._window = (start, 0.0, 0)  # of the last record: number of the step, seconds, tokens
             padded = not isinstance(recipe.data.corpus, SymbolCorpus) or recipe.data.corpus.ends
             padded = padded and not recipe.data.wrap
             self._bar = stack.enter_context(
@@ -88,6 +92,12 @@ class Watch:
         self._console.print(message, markup=False, soft_wrap=True)
 
     @_first_only
+    def aside(self, message: str) -> None:
+        """Print a line, and exclude the time since the last step from the training time."""
+        self.say(message)
+        self._bar.leave_out()
+
+    @_first_only
     def step(self, number: int, step: Step) -> None:
         """Report a step, after which ``number`` are made."""
         losses, tokens = step.levels.double().cpu().T.tolist()
@@ -107,7 +117,19 @@ class Watch:
             share={level: count / total for level, (_, count) in seen.items()},
             seconds=self._before + self._bar.seconds,
             tokens_per_second=self._bar.speed,
+            **self._since(number),
         )
+
+    def _since(self, number: int) -> dict[str, float]:
+        """Return the speeds since the last record."""
+        before, self._window = self._window, (number, self._bar.seconds, self._bar.tokens)
+        steps, seconds, tokens = (now - then for now, then in zip(self._window, before, strict=True))
+        seconds = max(seconds, 1e-9)
+        speeds = {"window_tokens_per_second": tokens / seconds, "step_seconds": seconds / steps}
+        if self._fastest is not None:
+            speeds["mfu"] = self._fastest * steps / seconds
+            self._bar.note = f"  MFU {100 * speeds['mfu']:.1f} %"
+        return speeds
 
     @_first_only
     def weights(self, number: int, weights: Float[Tensor, " N"]) -> None:

@@ -110,8 +110,11 @@ def run(
         recipe, switches = choose(full, lambda given: smoke[given.output.folder.name][1], prog, arguments)
         # local imports: they take seconds, and --help ends before them
         from recipes.data import prepare
-        from recipes.engine import train
+        from recipes.engine import estimate, train
 
         if switches.folder is None and recipe.data.corpus is not None:
             prepare(recipe.data.corpus, recipe.data.folder)
-        train(recipe, switches.accept_changes)
+        if switches.estimate is None:
+            train(recipe, switches.accept_changes)
+        else:
+            print(estimate(recipe, switches.estimate))

@@ -82,8 +82,11 @@ def run(recipes: Mapping[str, tuple[str, Recipe]], prog: str, arguments: Sequenc
         recipe, switches = choose(recipes, smoke, prog, arguments)
         # local imports: they take seconds, and --help ends before them
         from recipes.data import prepare
-        from recipes.engine import train
+        from recipes.engine import estimate, train
 
         if switches.smoke and switches.folder is None:
             prepare(recipe.data.corpus, recipe.data.folder)
-        train(recipe, switches.accept_changes)
+        if switches.estimate is None:
+            train(recipe, switches.accept_changes)
+        else:
+            print(estimate(recipe, switches.estimate))

@@ -166,10 +166,25 @@ def test_validation_and_samples_are_left_out_of_the_speed(tmp_path, monkeypatch)
             watch.bound(number, terms())
             now[0] += other
             watch.samples(number, [], [])
-    seconds = [
-        (found["seconds"], found["tokens_per_second"]) for found in records(tmp_path) if found["kind"] == "train"
+    trained = [found for found in records(tmp_path) if found["kind"] == "train"]
+    assert [(found["seconds"], found["tokens_per_second"]) for found in trained] == [(1, 16), (3, 32 / 3), (4, 12)]
+    assert [(found["step_seconds"], found["window_tokens_per_second"]) for found in trained] == [
+        (1, 16),
+        (2, 8),
+        (1, 16),
     ]
-    assert seconds == [(1, 16), (3, 32 / 3), (4, 12)]
+    assert not any("mfu" in found for found in trained)
+
+
+def test_the_utilisation_is_that_of_the_last_steps(tmp_path, monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr("recipes.console.bar.time.perf_counter", lambda: now[0])
+    with Watch(recipe(tmp_path), True, 2, fastest=0.5) as watch:
+        for number, seconds in enumerate([1, 3, 1, 1], start=3):
+            now[0] += seconds
+            watch.step(number, made(number))
+    assert [(found["step_seconds"], found["mfu"]) for found in records(tmp_path)] == [(2, 0.25), (1, 0.5)]
+    assert "  11 tokens/s  MFU 25.0 %  0:00:00 left" in capsys.readouterr().out  # of the record before
 
 
 def test_the_bound_and_its_terms(tmp_path, capsys):

@@ -1,0 +1,231 @@
+"""Memory of a run before it starts: passes of a few rows, extrapolated to the rows of a step.
+
+The network has its full size, so the machine must hold its weights three times; a GPU is used where there is one.
+Blocks are not compiled: compilation stores less. The optimizer's state is not allocated but counted.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from recipes.config import Recipe, at_least
+from recipes.engine.model_protocols import Blocks
+from recipes.engine.parallel import World
+from recipes.engine.run import Run
+from recipes.engine.setup import Rehearsal, micro_batch
+
+TOKENS = 512
+"""Tokens of the smaller of two passes, as far as the rows of a step reach."""
+
+
+class Memory(TorchDispatchMode):
+    """Context that counts the bytes of tensors allocated in it, after every operation, in parts that ``cut`` ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[list[int]] = [[0]]
+        self._bytes = 0
+        self._seen: dict[int, Any] = {}
+
+    def cut(self, *_: Any) -> None:
+        """Begin the next part."""
+        self.parts.append([self._bytes])
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self._add((args, kwargs), counted=False)  # allocated before
+        result = func(*args, **kwargs)
+        self._add(result, counted=True)
+        self.parts[-1].append(self._bytes)
+        return result
+
+    def _add(self, values: Any, counted: bool) -> None:
+        for value in tree_leaves(values):
+            if isinstance(value, Tensor) and id(storage := value.untyped_storage()) not in self._seen:
+                size = storage.nbytes() if counted else 0
+                self._bytes += size
+                key = id(storage)
+                self._seen[key] = weakref.finalize(storage, self._freed, key, size)
+                self._seen[key].atexit = False
+
+    def _freed(self, key: int, size: int) -> None:
+        self._bytes -= size
+        del self._seen[key]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Bytes over the operations of a pass of ``rows`` rows, and of one of twice as many."""
+
+    rows: int
+    one: list[list[int]]
+    two: list[list[int]]
+
+    @classmethod
+    def of(cls, rows: int, one: list[list[int]], two: list[list[int]]) -> "Growth":
+        """Return the growth of passes with the same parts, or of each as one part."""
+        same = len(one) == len(two)
+        return cls(rows, one, two) if same else cls(rows, [list(chain(*one))], [list(chain(*two))])
+
+    def part(self, number: int, rows: int, value: Callable[[Iterable[float]], float] = max) -> float:
+        """Return the largest bytes of a part for some rows, or another ``value`` of its operations."""
+        one, two = self.one[number], self.two[number]
+        if len(one) != len(two):  # the loss groups rows by their noise
+            one, two = [int(value(one))], [int(value(two))]
+        more = rows / self.rows - 1
+        return value(first + max(second - first, 0) * more for first, second in zip(one, two, strict=True))
+
+    def peak(self, rows: int) -> float:
+        """Return the largest bytes of the pass."""
+        return max(self.part(number, rows) for number in range(len(self.one)))
+
+
+class Layout(NamedTuple):
+    """Bytes of one device in a way to distribute a run."""
+
+    name: str
+    rows: int
+    parameters: float
+    gradients: float
+    optimizer: float
+    average: float
+    gathered: float
+    activations: float
+    loss: float
+    training: float
+    validation: float
+
+
+def estimate(recipe: Recipe, devices: int = 1) -> str:
+    """Return a table of the memory of each device: on one, and on several with copies or shards of the weights.
+
+    Args:
+        recipe: the run; its text is prepared.
+        devices: number of devices.
+
+    Raises:
+        ValueError, OSError: as ``Run.prepare``; a batch that does not divide.
+    """
+    at_least(1, estimate=devices)
+    return table(layouts(recipe, devices))
+
+
+def layouts(recipe: Recipe, devices: int) -> list[Layout]:
+    """Return the memory of one device alone and, if there are several, of each with copies and with shards."""
+    cuda = torch.cuda.is_available()
+    sizes = [1] if devices == 1 else [1, devices, devices]
+    worlds = [World(0, size, torch.device("cuda" if cuda else "cpu")) for size in sizes]
+    rows = [micro_batch(recipe, world) for world in worlds]
+    few = max(min(min(rows) // 2, TOKENS // recipe.data.length), 1)
+    hardware = replace(recipe.hardware, micro_batch=None, compile=False, shard=False)
+    run = Run.prepare(replace(recipe, hardware=hardware, batch=few), worlds[0], context=Rehearsal)
+    state = sum(_state(optimizer) for optimizer in run.state.optimizers)
+    copied = 0 if run.state.average is None else _size(run.state.average.weights.values())
+    run.state = replace(run.state, average=None)  # free, and validation is measured without its exchange
+    fresh, held, validation = _growths(run, few)
+
+    def layout(world: World, rows: int, shard: bool, name: str) -> Layout:
+        model, process, share = run.objective.model, run.process, world.size if shard else 1
+        whole = _size([*model.buffers(), *process.parameters(), *process.buffers()])
+        weights = _size(model.parameters()) / share + whole
+        gradients = _size(p for p in model.parameters() if p.requires_grad) / share
+        average = copied / share
+        gathered = _gathered(model, recipe.hardware.bf16) if shard else 0.0
+        # gradients are there during a pass if one went before, or if they are views of the buckets that are exchanged
+        stays = world.size > 1 or recipe.batch > rows
+        growth = held if stays else fresh
+        activations = growth.part(0, rows, lambda values: list(values)[-1])
+        fixed = weights + state / share + average
+        training = fixed + gathered + gradients * stays + max(growth.peak(rows), gradients * (not stays))
+        buckets = gradients * (world.size > 1 and not shard)
+        return Layout(
+            name, rows, weights, gradients, state / share, average, gathered, activations,
+            growth.part(1, rows) - activations, training, fixed + gathered + buckets + validation.peak(rows),
+        )  # fmt: skip
+
+    names = ["one device", f"copies on {devices} (DDP)", f"shards on {devices} (FSDP2)"]
+    return [
+        layout(world, count, number == 2, name)
+        for number, (world, count, name) in enumerate(zip(worlds, rows, names, strict=False))
+    ]
+
+
+def _growths(run: Run, few: int) -> tuple[Growth, Growth, Growth]:
+    """Measure passes without gradients before them, passes that add to gradients, and passes of validation."""
+    passes: list[Memory] = []
+
+    def measured(call: Callable[[], Any]) -> list[list[int]]:
+        with Memory() as memory:
+            passes.append(memory)
+            call()
+        return memory.parts
+
+    def cutting(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            passes[-1].cut()
+            result = inner(*arguments, **options)
+            passes[-1].cut()
+            return result
+
+        return call
+
+    for name in ("_fused", "_plain", "predict"):
+        setattr(run.objective, name, cutting(getattr(run.objective, name)))
+    found, scale = [], torch.ones((), device=run.world.device)
+    for rows in (few, 2 * few):
+        run.recipe = replace(run.recipe, batch=rows, output=replace(run.recipe.output, validate_sequences=rows))
+        [noisy], [kept] = run.noised(next(run.batches()))
+        run.objective.zero_grad()
+        passed = [measured(lambda given=(noisy, kept, scale): run.called(*given)[0].backward()) for _ in range(2)]
+        run.objective.zero_grad()
+        found.append([*passed, measured(run.validate)])
+    return tuple(Growth.of(few, *both) for both in zip(*found, strict=True))
+
+
+def _size(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _state(optimizer: torch.optim.Optimizer) -> float:
+    """Return the bytes of an optimizer's state, from a step of its smallest weight."""
+    weights = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    if not weights:
+        return 0.0
+    probe = min(weights, key=lambda weight: (weight.numel() < 2, weight.numel()))
+    probe.grad = torch.zeros_like(probe)
+    optimizer.step()
+    probe.grad = None
+    values = [value for value in optimizer.state[probe].values() if isinstance(value, Tensor)]
+    return (
+        _size(value for value in values if value.shape == probe.shape)
+        / probe.numel()
+        * sum(weight.numel() for weight in weights)
+    )
+
+
+def _gathered(model: nn.Module, half: bool) -> float:
+    """Return the bytes of the weights that FSDP2 gathers, and of their gradients before they are scattered.
+
+    The weights outside of the blocks stay gathered in a step, and those of two blocks, one of them in advance.
+    """
+    inside = [_size(block.parameters()) for block in model.blocks] if isinstance(model, Blocks) else [0]
+    outside, block = _size(model.parameters()) - sum(inside), max(inside)
+    return (outside + 2 * block + outside + block) / (2 if half else 1)
+
+
+def table(found: list[Layout]) -> str:
+    """Format the bytes of every layout in MB."""
+    rows = [("MB of each device", [one.name for one in found]), ("rows of a pass", [f"{one.rows:,}" for one in found])]
+    named = {"average": "average of the weights", "gathered": "gathered weights", "loss": "loss, beside activations"}
+    named |= {"training": "peak of a training step", "validation": "peak of validation"}
+    rows += [
+        (named.get(name, name), [f"{getattr(one, name) / 1e6:,.1f}" for one in found]) for name in Layout._fields[2:]
+    ]
+    return "\n".join(f"{name:<24}" + "".join(f"{value:>22}" for value in values) for name, values in rows)

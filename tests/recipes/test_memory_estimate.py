@@ -1,0 +1,129 @@
+"""Estimated memory of a run beside what its tensors took, by the record that torch's profiler keeps of the allocator.
+
+That record has every tensor, also those inside operators, and nothing else: the resident memory of a process has what
+the allocator keeps, the libraries and the data too.
+"""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+from training_runs import context, recipe, text
+
+from recipes import owt
+from recipes.config import Hardware
+from recipes.engine import estimate, memory
+from recipes.engine.parallel import joined
+from recipes.engine.run import Run
+
+TREE = dict(kind="hdlm_levels", clusters=[24, 4], xi=[1.0, 1.0])
+RUNS = {
+    "masks": dict(process=dict(kind="mdlm")),
+    "masks, no average, four parts": dict(process=dict(kind="mdlm"), hardware=Hardware(threads=1, micro_batch=4)),
+    "two levels, bfloat16": dict(process=TREE, hardware=Hardware(threads=1, bf16=True)),
+    "gidd, packed": dict(process=dict(kind="gidd", p_uniform=0.1)),
+    "uniform, recomputed": dict(
+        process=dict(kind="uniform", schedule="linear"), hardware=Hardware(threads=1, recompute=True)
+    ),
+    "children": dict(process=TREE, model=dict(head="children")),
+}
+
+
+def given(tmp_path, name):
+    changes = dict(RUNS[name])
+    run = recipe(text(tmp_path / "data"), tmp_path / "run", batch=16)
+    network = dict(dim=96, depth=4, heads=4, cond_dim=64, pad_to=128) | changes.pop("model", {})
+    run = replace(run, model=run.model | network, data=replace(run.data, length=64, packed="packed" in name), **changes)
+    return replace(run, optimizer=replace(run.optimizer, ema=0.0)) if "no average" in name else run
+
+
+def peaks(path, run, rank=0, size=1, port=0):
+    """Write the largest sums of allocated bytes in three steps, and in a validation."""
+    import os
+
+    torch.set_num_threads(1)
+    if size > 1:
+        os.environ |= dict(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    with joined() as world, profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run = Run.prepare(run, world)
+        stream = run.batches()
+        with record_function("training"):
+            for _ in range(3):
+                run.step(next(stream), False)
+        with record_function("validation"):
+            run.validate()
+    if rank:
+        return
+    profiler.export_chrome_trace(str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    allocated = [(event["ts"], event["args"]["Total Allocated"]) for event in events if event["name"] == "[memory]"]
+    parts = {}
+    for part in ("training", "validation"):
+        [span] = [event for event in events if event["name"] == part and event["cat"] == "user_annotation"]
+        parts[part] = max(size for at, size in allocated if span["ts"] <= at <= span["ts"] + span["dur"])
+    path.write_text(json.dumps(parts))
+
+
+def measured(path, run, size=1):
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    started = [context().Process(target=peaks, args=(path, run, rank, size, port)) for rank in range(size)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(120)
+    assert [process.exitcode for process in started] == [0] * size
+    return json.loads(path.read_text())
+
+
+FAST = ("masks", "two levels, bfloat16", "gidd, packed")
+SLOWEST = [pytest.param(name, marks=() if name in FAST else pytest.mark.nightly) for name in RUNS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOWEST)
+@pytest.mark.parametrize("tokens", [64, pytest.param(1024, marks=pytest.mark.nightly)])
+def test_the_estimate_is_within_15_percent(tmp_path, monkeypatch, name, tokens):
+    """From one row and two, and from as many as there are in a step."""
+    run = given(tmp_path, name)
+    found = measured(tmp_path / "peaks.json", run)
+    monkeypatch.setattr(memory, "TOKENS", tokens)
+    [layout] = memory.layouts(run, 1)
+    check(layout, found)
+
+
+def check(layout, found):
+    ratios = layout.training / found["training"], layout.validation / found["validation"]
+    assert all(0.85 < ratio < 1.15 for ratio in ratios), (ratios, layout, found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
+def test_two_processes_are_within_15_percent(tmp_path, shard):
+    run = given(tmp_path, "masks")
+    run = replace(run, hardware=Hardware(threads=1, shard=shard))
+    check(memory.layouts(run, 2)[2 if shard else 1], measured(tmp_path / "peaks.json", run, 2))
+
+
+def test_the_table_of_a_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("recipes.engine.train", None)
+    owt.main(["mdlm", "--smoke", "--batch", "4", "--estimate", "2"])
+    told = capsys.readouterr().out.splitlines()
+    heads = [" ".join(line.split()) for line in told[-11:-9]]
+    assert heads == ["MB of each device one device copies on 2 (DDP) shards on 2 (FSDP2)", "rows of a pass 4 2 2"]
+    assert told[-1].startswith("peak of validation")
+    assert float(told[-2].split()[-3]) > float(told[-2].split()[-2]) > 0
+
+
+def test_what_cannot_be_estimated(tmp_path):
+    run = given(tmp_path, "masks")
+    with pytest.raises(ValueError, match="estimate=0: must be at least 1"):
+        estimate(run, 0)
+    with pytest.raises(ValueError, match="batch=16: must be a multiple of 3 processes"):
+        estimate(run, 3)
