@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -219,7 +220,7 @@ def _check_teacher(
 
 
 def _log_posterior(
-    process: ForwardProcess, logits: Logits, z: Tokens, t: Times, parameterization: Parameterization
+    process: ForwardProcess, logits: Float[Tensor, "B L K"], z: Tokens, t: Times, parameterization: Parameterization
 ) -> Logits:
     """Log-probabilities of the tokens given all states, (B, L, V); -inf at those from which ``z`` cannot come."""
     cavity = cavity_logits(process, logits, z, t, parameterization)
