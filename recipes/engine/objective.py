@@ -49,6 +49,15 @@ class Noisy:
     """Class of each sequence, or of each packed document."""
 
 
+@dataclass(frozen=True)
+class Target:
+    """Target of the consistency term: the teacher's logits (B, L, K) at earlier states (B, L) and times."""
+
+    logits: Float[Tensor, "B L K"]
+    z: Int[Tensor, "B L"]
+    s: Times
+
+
 def noised(
     process: dd.processes.ForwardProcess,
     batch: Batch,
@@ -140,10 +149,13 @@ class Objective(nn.Module):
         self._weighting = loss.rule()
         self._process = [process]
 
-    def forward(self, noisy: Noisy, kept: Bool[Tensor, "B L"], scale: Tensor) -> tuple[Tensor, Float[Tensor, "B L"]]:
+    def forward(
+        self, noisy: Noisy, kept: Bool[Tensor, "B L"], scale: Tensor, target: Target | None = None
+    ) -> tuple[Tensor, Float[Tensor, "B L"]]:
         """``scale`` times the sum of the training loss over the tokens that are ``kept``, and the loss of each.
 
-        NaN, with NaN gradients, where the network's activations are not finite.
+        With a ``target`` the loss includes the consistency term. NaN, with NaN gradients, where the network's
+        activations are not finite.
         """
         split = isinstance(self.model, SplitDenoiser)
         with torch.autocast(noisy.z.device.type, torch.bfloat16, enabled=self.half):
@@ -157,6 +169,9 @@ class Objective(nn.Module):
                 return lost, lost.detach().expand(noisy.x.shape)
             loss = self._fused if split else self._plain
             total, losses = loss(output, noisy, kept, scale)
+            if target is not None:
+                own = self.loss.consistency * torch.where(kept, self._consistency(output, noisy, target), 0.0)
+                total, losses = total + scale * own.sum(), losses + own.detach()
         if clusters is not None:
             own = torch.where(kept, cluster_loss(self._process[0], clusters.float(), noisy), 0.0)
             own = own if noisy.balance is None else own * noisy.balance[:, None].to(own)
@@ -164,9 +179,15 @@ class Objective(nn.Module):
             total, losses = total + scale * self.loss.auxiliary * own.sum(), losses + self.loss.auxiliary * own.detach()
         return total, losses
 
-    def predict(self, z: Int[Tensor, "B L"], t: Times, **options: Any) -> Float[Tensor, "B L K"]:
+    def predict(self, z: Int[Tensor, "B L"], t: Times, *packing: Tensor, **options: Any) -> Float[Tensor, "B L K"]:
         """Return the network's logits; a separate method, before which FSDP gathers the weights."""
-        return self.model(z, t, **options)
+        return self.model(z, t, *packing, **options)
+
+    @torch.no_grad()
+    def answer(self, noisy: Noisy) -> Float[Tensor, "B L K"]:
+        """Return the network's logits for a noisy batch, without gradient."""
+        with torch.autocast(noisy.z.device.type, torch.bfloat16, enabled=self.half):
+            return self._called(self.predict, noisy)
 
     @property
     def denoiser(self) -> Denoiser:
@@ -223,6 +244,15 @@ class Objective(nn.Module):
         )
         losses = losses if noisy.balance is None else losses * noisy.balance[:, None].to(losses)
         return scale * losses.sum(), losses.detach()
+
+    def _consistency(self, output: Tensor, noisy: Noisy, target: Target) -> Float[Tensor, "B L"]:
+        """Compute the consistency loss of every token, from all logits of the batch."""
+        logits = F.linear(output, *self.model.words()) if isinstance(self.model, SplitDenoiser) else output
+        return dd.consistency_loss(
+            self._process[0], logits, target.logits, noisy.x, noisy.z, noisy.t, target.z, target.s,
+            divergence=self.loss.consistency_divergence, parameterization=self.parameterization,
+            measure=noisy.measure, reduction="none",
+        )  # fmt: skip
 
     def _features(self, noisy: Noisy) -> tuple[Tensor, Tensor | None]:
         if self.loss.auxiliary:

@@ -17,6 +17,7 @@ from recipes.config import IN_STRATA, ModelContext, Recipe, at_once, time_densit
 from recipes.data import Batch, Prepared, examples, open_prepared, wrapped
 from recipes.data.agreement import check_lengths
 from recipes.engine.checkpoint import Facts, State
+from recipes.engine.consistency import bridged, target
 from recipes.engine.model_protocols import Steps
 from recipes.engine.objective import Noisy, Objective, level_sums, noised
 from recipes.engine.optimizer import Average, optimizers, rate, update
@@ -136,7 +137,10 @@ class Run:
         if isinstance(self.objective.model, Steps):
             self.objective.model.at_step(number)
         options = recipe.seed, number, recipe.loss, self.density, self.pace, self.at_once
-        noisy = [noised(self.process, batch.to(world.device), *options) for batch in batches]
+        batches = [batch.to(world.device) for batch in batches]
+        noisy = [noised(self.process, batch, *options) for batch in batches]
+        paths = [bridged(self.process, *each, *options[:3]) for each in zip(noisy, batches, strict=True)]
+        noisy = [late for late, _ in paths]
         # without padding in the vocabulary the rest of a packed row is not part of the data
         counted = recipe.loss.count_padding and self.padded
         kept = [torch.ones_like(n.mask) if counted else n.mask for n in noisy]
@@ -147,7 +151,8 @@ class Run:
             held = nullcontext() if speeds is None else speeds.held()
             with accumulating(self.called, self.objective, index + 1 == len(noisy)), held:
                 # gradients are averaged over the processes
-                part_loss, losses = self.called(part, keep, world.size / total)
+                taught = target(self.objective, self.averaged, paths[index][1])
+                part_loss, losses = self.called(part, keep, world.size / total, taught)
                 part_loss.backward()
             loss += losses.sum(dtype=torch.float64)
             sums = sums + level_sums(self.process, losses, part, keep)
