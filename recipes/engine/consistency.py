@@ -2,25 +2,43 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Bool, Float64
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import ddlib as dd
+from ddlib.parameterization.logits import Parameterization
 from ddlib.typing import Times
 from recipes.config import Loss
 from recipes.data import Batch
-from recipes.engine.objective import Noisy, Objective, Target
+
+if TYPE_CHECKING:  # it imports this module
+    from recipes.engine.objective import Noisy, Objective
 
 _STREAM = 2**62
 """Added to the index of an example, so that its path is independent of the noise and the times of its loss."""
 
+CHUNK = 2**25
+"""Most logits of the network that exist at a time, unless one sequence has more."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Target of the consistency term: the teacher's logits (B, L, K) at earlier states (B, L) and times."""
+
+    logits: Float[Tensor, "B L K"]
+    z: Int[Tensor, "B L"]
+    s: Times
+
 
 def bridged(
-    process: dd.processes.ForwardProcess, noisy: Noisy, batch: Batch, seed: int, step: int, loss: Loss
-) -> tuple[Noisy, Noisy | None]:
+    process: dd.processes.ForwardProcess, noisy: "Noisy", batch: Batch, seed: int, step: int, loss: Loss
+) -> "tuple[Noisy, Noisy | None]":
     """Draw the states of a batch at its times and at earlier ones, on one path; without the term return it as it is.
 
     Earlier times and paths depend on (seed, step, example) alone. Where positions have different times, those that move
@@ -63,7 +81,7 @@ def earlier(t: Times, moves: Bool[Tensor, "*n"], chance: Float64[Tensor, "B 2"],
 
 
 def target(
-    objective: Objective, averaged: Callable[[], AbstractContextManager[None]], early: Noisy | None
+    objective: "Objective", averaged: Callable[[], AbstractContextManager[None]], early: "Noisy | None"
 ) -> Target | None:
     """Return the logits of the averaged weights, without dropout, at the earlier times; None without the term.
 
@@ -76,3 +94,42 @@ def target(
         return None
     with averaged():
         return Target(objective.answer(early), early.z, early.t)
+
+
+def consistency(
+    process: dd.processes.ForwardProcess,
+    output: Float[Tensor, "B L D"],
+    layer: tuple[Tensor, Tensor | None] | None,
+    noisy: "Noisy",
+    target: Target,
+    loss: Loss,
+    parameterization: Parameterization,
+) -> Float[Tensor, "B L"]:
+    """Compute the consistency loss of every token, some sequences at a time, whose logits the backward pass repeats.
+
+    Args:
+        process: the noise.
+        output: features of the network; logits where ``layer`` is None.
+        layer: matrix and bias of the output layer.
+        noisy: states of the features.
+        target: the teacher.
+        loss: the divergence.
+        parameterization: meaning of all logits.
+    """
+
+    def of_rows(
+        output: Tensor, x: Tensor, z_t: Tensor, t: Tensor, measure: Tensor, logits: Tensor, z_s: Tensor, s: Tensor
+    ) -> Tensor:
+        own = output if layer is None else F.linear(output, *layer)
+        return dd.consistency_loss(
+            process, own, logits, x, z_t, t, z_s, s, divergence=loss.consistency_divergence,
+            parameterization=parameterization, measure=measure, reduction="none",
+        )  # fmt: skip
+
+    given = (output, noisy.x, noisy.z, noisy.t, noisy.measure, target.logits, target.z, target.s)
+    rows = max(CHUNK // target.logits[0].numel(), 1)
+    if layer is None or rows >= len(output):
+        return of_rows(*given)
+    parts = zip(*(each.split(rows) for each in given), strict=True)
+    options = dict(use_reentrant=False, preserve_rng_state=False)  # it draws nothing
+    return torch.cat([checkpoint(of_rows, *part, **options) for part in parts])

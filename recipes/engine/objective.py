@@ -17,6 +17,7 @@ from ddlib.typing import Denoiser, SplitDenoiser, Times
 from ddlib.utils.random import Generator
 from recipes.config import Loss
 from recipes.data import Batch
+from recipes.engine.consistency import Target, consistency
 from recipes.metrics.conditioned import takes_labels
 from recipes.model_io import called
 
@@ -47,15 +48,6 @@ class Noisy:
     """True if each block has a separate time, and the network takes the clean tokens in front of it."""
     labels: Int[Tensor, " N"] | None = None
     """Class of each sequence, or of each packed document."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """Target of the consistency term: the teacher's logits (B, L, K) at earlier states (B, L) and times."""
-
-    logits: Float[Tensor, "B L K"]
-    z: Int[Tensor, "B L"]
-    s: Times
 
 
 def noised(
@@ -170,7 +162,9 @@ class Objective(nn.Module):
             loss = self._fused if split else self._plain
             total, losses = loss(output, noisy, kept, scale)
             if target is not None:
-                own = self.loss.consistency * torch.where(kept, self._consistency(output, noisy, target), 0.0)
+                layer = self.model.words() if split else None
+                own = consistency(self._process[0], output, layer, noisy, target, self.loss, self.parameterization)
+                own = self.loss.consistency * torch.where(kept, own, 0.0)
                 total, losses = total + scale * own.sum(), losses + own.detach()
         if clusters is not None:
             own = torch.where(kept, cluster_loss(self._process[0], clusters.float(), noisy), 0.0)
@@ -244,15 +238,6 @@ class Objective(nn.Module):
         )
         losses = losses if noisy.balance is None else losses * noisy.balance[:, None].to(losses)
         return scale * losses.sum(), losses.detach()
-
-    def _consistency(self, output: Tensor, noisy: Noisy, target: Target) -> Float[Tensor, "B L"]:
-        """Compute the consistency loss of every token, from all logits of the batch."""
-        logits = F.linear(output, *self.model.words()) if isinstance(self.model, SplitDenoiser) else output
-        return dd.consistency_loss(
-            self._process[0], logits, target.logits, noisy.x, noisy.z, noisy.t, target.z, target.s,
-            divergence=self.loss.consistency_divergence, parameterization=self.parameterization,
-            measure=noisy.measure, reduction="none",
-        )  # fmt: skip
 
     def _features(self, noisy: Noisy) -> tuple[Tensor, Tensor | None]:
         if self.loss.auxiliary:

@@ -12,7 +12,7 @@ from training_runs import curve, losses, recipe, text, trained
 import ddlib as dd
 from recipes.config import Hardware, Loss
 from recipes.data import Batch
-from recipes.engine import train
+from recipes.engine import consistency, train
 from recipes.engine.consistency import bridged, earlier
 from recipes.engine.objective import noised
 from recipes.model_io import open_saved
@@ -88,6 +88,14 @@ def test_the_layout_changes_no_number(folder, name):
     )
     weights, wanted = (open_saved(each.output.folder).model.state_dict() for each in (run, plain))
     assert all(torch.allclose(weights[key], wanted[key], atol=1e-4) for key in wanted)
+
+
+@pytest.mark.parametrize("chunk", [1, 2 * 16 * 302])
+def test_some_sequences_at_a_time_change_no_number(folder, whole, monkeypatch, chunk):
+    monkeypatch.setattr(consistency, "CHUNK", chunk)
+    train(given(folder, f"chunks-{chunk}"))
+    made, wanted = losses(folder / f"chunks-{chunk}"), losses(whole)
+    assert torch.allclose(torch.tensor(made), torch.tensor(wanted), rtol=0, atol=1e-5)
 
 
 KINDS = {
