@@ -17,6 +17,7 @@ from ddlib import guidance, hierarchies, paces, plot, presets, processes, sample
 from ddlib.arguments import values
 from ddlib.kernels import linear_nelbo, linear_training_loss
 from ddlib.objective.bound import Bound, bound, reconstruction
+from ddlib.objective.consistency import bridge, consistency_loss
 from ddlib.objective.learned_speeds import speed_loss
 from ddlib.objective.metrics import Measure, Tally
 from ddlib.objective.nelbo import nelbo
@@ -51,9 +52,11 @@ __all__ = [
     "Tally",
     "TrainingRows",
     "bound",
+    "bridge",
     "build",
     "cavity_logits",
     "check_vocabulary",
+    "consistency_loss",
     "debug",
     "guidance",
     "hierarchies",

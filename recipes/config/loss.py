@@ -45,6 +45,13 @@ class Loss:
     """For "edges", one factor per edge, that above the tokens first; none: those of the bound."""
     auxiliary: float = 0.0
     """Weight of the paper's auxiliary cross-entropy of a second head over clusters, 0 for none."""
+    consistency: float = 0.0
+    """Weight of the consistency loss between two times of a path, 0 for none; its teacher is the average of the
+    weights, ``optimizer.ema``. For fewer steps of sampling, with ``start`` at a trained run."""
+    consistency_divergence: Literal["forward_kl", "reverse_kl", "jensen_shannon"] = "forward_kl"
+    """Divergence from the teacher, as in ``ddlib.consistency_loss``."""
+    consistency_anchor: float = 0.25
+    """Share of sequences whose earlier time is 0, where the token itself is the target."""
     count_padding: bool = True
     """Whether padding counts in the training loss, as the paper has it and other than ``ddlib.training_loss`` by
     default; in the bound it never does."""
@@ -77,7 +84,14 @@ class Loss:
         self.rule()  # errors come here, not after the text is read
         if self.edge_weights is not None and self.mode != "edges":
             raise ValueError(f"edge_weights={self.edge_weights}: only with mode='edges', not {self.mode!r}")
-        at_least(0, auxiliary=self.auxiliary)
+        at_least(0, auxiliary=self.auxiliary, consistency=self.consistency)
+        if not 0 <= self.consistency_anchor <= 1:
+            raise ValueError(f"consistency_anchor={self.consistency_anchor}: must lie in [0, 1]")
+        if self.consistency and self.levels != "independent":
+            raise ValueError(
+                f"consistency={self.consistency}: not with levels={self.levels!r}, must be 'independent': both times "
+                "of a path are drawn token by token"
+            )
         check_times("times", self.times)
         check_interval(self.interval)
         at_least(1, order_per_step=self.order_per_step)
@@ -88,6 +102,8 @@ class Loss:
         self.along()
         if self.levels != "independent":
             raise ValueError(f"order={self.order!r}: not with levels={self.levels!r}, must be 'independent'")
+        if self.consistency:
+            raise ValueError(f"order={self.order!r}: not with consistency={self.consistency}, choose one of them")
 
     def rule(self) -> Weighting:
         """Return the weighting as an object.
@@ -116,6 +132,8 @@ class Loss:
         weights = "" if self.edge_weights is None else f" times {', '.join(f'{w:g}' for w in self.edge_weights)}"
         asked = {"hard": ["masks predict words"], "edges": [f"all edges below a token{weights}"]}.get(self.mode, [])
         second = [f"{self.auxiliary:g} x that of clusters added"] if self.auxiliary else []
+        if self.consistency:
+            second.append(f"{self.consistency:g} x the consistency loss ({self.consistency_divergence}) added")
         drawn = [] if self.times == "uniform" or self.weigh_times else [f"times {self.times}, not divided out"]
         low, high = self.interval
         between = [] if (low, high) == (0, 1) else [f"times from {low:g} to {high:g} alone"]

@@ -263,6 +263,11 @@ class Recipe:
                 f"loss.auxiliary={self.loss.auxiliary}: not with {self.model['kind']}, which has no head over clusters "
                 "(no argument num_clusters)"
             )
+        if self.loss.consistency and not self.optimizer.ema:
+            raise ValueError(
+                f"loss.consistency={self.loss.consistency}: its teacher is the average of the weights, and "
+                "optimizer.ema=0 keeps none: set it above 0, such as 0.999"
+            )
         if self.data.packed and self.loss.auxiliary:
             raise ValueError("loss.auxiliary: not with data.packed")
         if self.data.packed and self.loss.levels != "independent":

@@ -181,7 +181,7 @@ def _growths(run: Run, few: int) -> tuple[Growth, Growth, Growth]:
     found, scale = [], torch.ones((), device=run.world.device)
     for rows in (few, 2 * few):
         run.recipe = replace(run.recipe, batch=rows, output=replace(run.recipe.output, validate_sequences=rows))
-        [noisy], [kept] = run.noised(next(run.batches()))
+        [noisy], [kept], _ = run.noised(next(run.batches()))
         run.objective.zero_grad()
         passed = [measured(lambda given=(noisy, kept, scale): run.called(*given)[0].backward()) for _ in range(2)]
         run.objective.zero_grad()

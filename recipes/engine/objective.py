@@ -17,6 +17,7 @@ from ddlib.typing import Denoiser, SplitDenoiser, Times
 from ddlib.utils.random import Generator
 from recipes.config import Loss
 from recipes.data import Batch
+from recipes.engine.consistency import Target, consistency
 from recipes.metrics.conditioned import takes_labels
 from recipes.model_io import called
 
@@ -146,10 +147,13 @@ class Objective(nn.Module):
                 self._edge_weights = (1.0,) * (len(process.levels) - 1)
         self._process = [process]
 
-    def forward(self, noisy: Noisy, kept: Bool[Tensor, "B L"], scale: Tensor) -> tuple[Tensor, Float[Tensor, "B L"]]:
+    def forward(
+        self, noisy: Noisy, kept: Bool[Tensor, "B L"], scale: Tensor, target: Target | None = None
+    ) -> tuple[Tensor, Float[Tensor, "B L"]]:
         """``scale`` times the sum of the training loss over the tokens that are ``kept``, and the loss of each.
 
-        NaN, with NaN gradients, where the network's activations are not finite.
+        With a ``target`` the loss includes the consistency term. NaN, with NaN gradients, where the network's
+        activations are not finite.
         """
         split = isinstance(self.model, SplitDenoiser)
         with torch.autocast(noisy.z.device.type, torch.bfloat16, enabled=self.half):
@@ -165,6 +169,11 @@ class Objective(nn.Module):
             total, losses = loss(output, noisy, kept, scale)
             if noisy.rows is not None and self.training:
                 noisy.rows.step(output.detach(), self.model if split else None)
+            if target is not None:
+                layer = self.model.words() if split else None
+                own = consistency(self._process[0], output, layer, noisy, target, self.loss, self.parameterization)
+                own = self.loss.consistency * torch.where(kept, own, 0.0)
+                total, losses = total + scale * own.sum(), losses + own.detach()
         if clusters is not None:
             own = torch.where(kept, cluster_loss(self._process[0], clusters.float(), noisy), 0.0)
             own = own if noisy.balance is None else own * noisy.balance[:, None].to(own)
@@ -172,9 +181,15 @@ class Objective(nn.Module):
             total, losses = total + scale * self.loss.auxiliary * own.sum(), losses + self.loss.auxiliary * own.detach()
         return total, losses
 
-    def predict(self, z: Int[Tensor, "B L"], t: Times, **options: Any) -> Float[Tensor, "B L K"]:
+    def predict(self, z: Int[Tensor, "B L"], t: Times, *packing: Tensor, **options: Any) -> Float[Tensor, "B L K"]:
         """Return the network's logits; a separate method, before which FSDP gathers the weights."""
-        return self.model(z, t, **options)
+        return self.model(z, t, *packing, **options)
+
+    @torch.no_grad()
+    def answer(self, noisy: Noisy) -> Float[Tensor, "B L K"]:
+        """Return the network's logits for a noisy batch, without gradient."""
+        with torch.autocast(noisy.z.device.type, torch.bfloat16, enabled=self.half):
+            return self._called(self.predict, noisy)
 
     @property
     def denoiser(self) -> Denoiser:

@@ -19,6 +19,7 @@ from recipes.data import Batch, Prepared, examples, open_prepared, wrapped
 from recipes.data.agreement import check_lengths
 from recipes.engine.along_order import AlongOrder
 from recipes.engine.checkpoint import Facts, State
+from recipes.engine.consistency import bridged, target
 from recipes.engine.model_protocols import Steps
 from recipes.engine.objective import Noisy, Objective, level_sums, noised
 from recipes.engine.optimizer import Average, optimizers, rate, update
@@ -137,17 +138,28 @@ class Run:
         while batches := list(islice(stream, recipe.batch // world.size // micro)):
             yield batches
 
-    def noised(self, batches: list[Batch]) -> tuple[list[Noisy], list[Bool[Tensor, "B L"]]]:
-        """Noise the micro-batches of the next step; return with each the tokens that count in the loss."""
-        recipe, device, along = self.recipe, self.world.device, self.state.along
-        if along is None:
-            options = recipe.seed, self.facts.step, recipe.loss, self.density, self.pace, self.at_once
-            noisy = [noised(self.process, batch.to(device), *options) for batch in batches]
-        else:
-            noisy = along.noisy(self.facts.step)
-        # without padding in the vocabulary the rest of a packed row is not part of the data
+    def noised(self, batches: list[Batch]) -> tuple[list[Noisy], list[Bool[Tensor, "B L"]], list[Noisy | None]]:
+        """Noise the micro-batches of the next step.
+
+        Returns:
+            the micro-batches at their times; the tokens of each that count in the loss; and the same at earlier times,
+            for the consistency term, None without it.
+        """
+        recipe, number, along = self.recipe, self.facts.step, self.state.along
         counted = recipe.loss.count_padding and self.padded
-        return noisy, [torch.ones_like(n.mask) if counted else n.mask for n in noisy]
+        if along is None:
+            options = recipe.loss, self.density, self.pace, self.at_once
+            batches = [batch.to(self.world.device) for batch in batches]
+            noisy = [noised(self.process, batch, recipe.seed, number, *options) for batch in batches]
+            pairs = [
+                bridged(self.process, *each, recipe.seed, number, recipe.loss)
+                for each in zip(noisy, batches, strict=True)
+            ]
+        else:
+            pairs = [(part, None) for part in along.noisy(number)]
+        # without padding in the vocabulary the rest of a packed row is not part of the data
+        kept = [torch.ones_like(late.mask) if counted else late.mask for late, _ in pairs]
+        return [late for late, _ in pairs], kept, [sooner for _, sooner in pairs]
 
     def step(self, batches: list[Batch], stop: bool) -> Step:
         """Take one optimizer step.
@@ -161,7 +173,7 @@ class Run:
         if isinstance(self.objective.model, Steps):
             self.objective.model.at_step(number)
         with record_function("noise"):
-            noisy, kept = self.noised(batches)
+            noisy, kept, sooner = self.noised(batches)
         total = world.sum(torch.stack([k.sum() for k in kept]).sum())
         sums, loss = 0.0, torch.zeros((), dtype=torch.float64, device=world.device)
         speeds = self.state.speeds
@@ -170,7 +182,8 @@ class Run:
             with accumulating(self.called, self.objective, index + 1 == len(noisy)), held:
                 # gradients are averaged over the processes
                 with record_function("forward"):
-                    part_loss, losses = self.called(part, keep, world.size / total)
+                    taught = target(self.objective, self.averaged, sooner[index])
+                    part_loss, losses = self.called(part, keep, world.size / total, taught)
                 with record_function("backward"):
                     part_loss.backward()
             loss += losses.sum(dtype=torch.float64)

@@ -7,10 +7,12 @@ between host and device, and functions whose result has a size that depends on v
 
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from cases import slow_but
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -106,6 +108,15 @@ def test_a_training_step_waits_only_in_known_places(kind, monkeypatch):
     monkeypatch.setenv("DDLIB_TRITON", "0")
     found = waits(run(TINY_PROFILE._replace(kind=kind)))
     assert set(found) == EXPECTED[kind] | {READING}
+
+
+@pytest.mark.parametrize("kind", slow_but(EXPECTED, "gidd"))
+def test_nor_does_the_consistency_loss_wait(kind, monkeypatch):
+    monkeypatch.setenv("DDLIB_TRITON", "0")
+    trained = run(TINY_PROFILE._replace(kind=kind))
+    loss = replace(trained.recipe.loss, consistency=0.5)
+    trained.recipe, trained.objective.loss = replace(trained.recipe, loss=loss), loss
+    assert set(waits(trained)) == EXPECTED[kind] | {READING}
 
 
 @pytest.mark.parametrize("work", [

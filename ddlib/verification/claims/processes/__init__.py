@@ -8,7 +8,7 @@ from ddlib.hierarchies import Hierarchy
 from ddlib.processes import ForwardProcess
 from ddlib.schedules import Schedule
 from ddlib.verification.claims import arguments, hierarchy, schedule
-from ddlib.verification.claims.objective import bound, edges, learned, times, tree_softmax
+from ddlib.verification.claims.objective import bound, consistency, edges, learned, times, tree_softmax
 from ddlib.verification.claims.processes import (
     at_size,
     discrete,
@@ -30,6 +30,7 @@ CLAIMS = (
     *process.CLAIMS,
     *reverse.CLAIMS,
     *bound.CLAIMS,
+    *consistency.CLAIMS,
     *discrete.CLAIMS,
     *tree_softmax.CLAIMS,
     *edges.CLAIMS,

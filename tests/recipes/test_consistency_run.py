@@ -1,0 +1,210 @@
+"""Runs with the consistency loss: killed, resumed, on two ranks, packed, by blocks, from a trained run; refusals."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from cases import slow_but
+from test_engine_reliability import killed_and_finished
+from training_runs import curve, losses, recipe, text, trained
+
+import ddlib as dd
+from recipes.config import Hardware, Loss
+from recipes.data import Batch
+from recipes.engine import consistency, train
+from recipes.engine.consistency import bridged, earlier
+from recipes.engine.objective import noised
+from recipes.model_io import open_saved
+
+CONSISTENT = Loss(consistency=0.5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("consistency")
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    """The run that nothing happened to."""
+    train(given(folder, "whole"))
+    return folder / "whole"
+
+
+def given(folder, name, **changes):
+    return recipe(text(folder / "data"), folder / name, **dict(loss=CONSISTENT, steps=8) | changes)
+
+
+def without_dropout(run, **changes):
+    return replace(run, model=run.model | {"dropout": 0.0}, optimizer=replace(run.optimizer, eps=1e-6), **changes)
+
+
+def test_it_adds_to_the_loss_and_goes_on_from_a_checkpoint(folder, whole):
+    shutil.copytree(whole, folder / "again")
+    shutil.rmtree(folder / "again" / "checkpoints" / "step_00000008")
+    train(given(folder, "again"))
+    assert curve(folder / "again") == curve(whole) and len(losses(whole)) == 8
+    train(given(folder, "doubled", loss=Loss(consistency=1.0), steps=1))
+    train(given(folder, "half", steps=1))
+    train(given(folder, "tiny", loss=Loss(consistency=1e-9), steps=1))
+    one, half, none = (losses(folder / name)[0] for name in ("doubled", "half", "tiny"))
+    assert one - half == pytest.approx(half - none, rel=1e-4) and half - none > 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2])
+def test_killed_and_started_again_it_makes_the_same_run(folder, whole, size):
+    hardware = Hardware(threads=1, shard=size == 2)
+    untouched = whole
+    if size == 2:
+        untouched = trained(given(folder, "pair", hardware=hardware), 2)
+    run = given(folder, f"killed-{size}", hardware=hardware)
+    assert killed_and_finished(run, size, 5, in_a_save=False) > 0
+    assert curve(run.output.folder) == curve(untouched)
+
+
+LAYOUTS = {
+    "accumulated": (1, Hardware(micro_batch=2, threads=1)),
+    "copies, accumulated": (2, Hardware(micro_batch=2, threads=1)),
+    "shards": (2, Hardware(shard=True, threads=1)),
+    "shards, accumulated": (2, Hardware(shard=True, micro_batch=2, threads=1)),
+}
+
+
+@pytest.mark.parametrize("name", slow_but(LAYOUTS, "accumulated"))
+def test_the_layout_changes_no_number(folder, name):
+    plain = without_dropout(given(folder, "plain"))
+    if not plain.output.folder.exists():
+        train(plain)
+    size, hardware = LAYOUTS[name]
+    run = without_dropout(given(folder, name.replace(", ", "-")), hardware=hardware)
+    if size == 1:
+        train(run)
+    else:
+        trained(run, size)
+    assert torch.allclose(
+        torch.tensor(losses(run.output.folder)), torch.tensor(losses(plain.output.folder)), rtol=0, atol=1e-5
+    )
+    weights, wanted = (open_saved(each.output.folder).model.state_dict() for each in (run, plain))
+    assert all(torch.allclose(weights[key], wanted[key], atol=1e-4) for key in wanted)
+
+
+@pytest.mark.parametrize("chunk", [1, 2 * 16 * 302])
+def test_some_sequences_at_a_time_change_no_number(folder, whole, monkeypatch, chunk):
+    monkeypatch.setattr(consistency, "CHUNK", chunk)
+    train(given(folder, f"chunks-{chunk}"))
+    made, wanted = losses(folder / f"chunks-{chunk}"), losses(whole)
+    assert torch.allclose(torch.tensor(made), torch.tensor(wanted), rtol=0, atol=1e-5)
+
+
+KINDS = {
+    "masks": dict(process=dict(kind="mdlm")),
+    "gidd": dict(process=dict(kind="gidd", p_uniform=0.2)),
+    "uniform": dict(process=dict(kind="uniform", schedule="linear")),
+    "posterior": dict(loss=Loss(consistency=0.5, parameterization="posterior", consistency_divergence="reverse_kl")),
+    "children": dict(
+        process=dict(kind="hdlm", clusters=6),
+        model=dict(kind="dit", dim=16, depth=2, heads=2, cond_dim=8, pad_to=1, head="children"),
+    ),
+    "interval": dict(loss=Loss(consistency=0.5, interval=(0.1, 0.9), consistency_divergence="jensen_shannon")),
+    "by blocks": dict(pace="blocks:size=4"),
+    "ramp": dict(pace="ramp:lag=1"),
+}
+
+
+@pytest.mark.parametrize("name", slow_but(KINDS, "gidd", "by blocks", "children"))
+def test_any_process_head_and_pace(folder, name):
+    train(given(folder, f"kind-{name}", steps=4, **KINDS[name]))
+    made = losses(folder / f"kind-{name}")
+    assert len(made) == 4 and all(0 < loss < 60 for loss in made)
+
+
+@pytest.mark.slow
+def test_packed_rows(folder):
+    run = given(folder, "packed", steps=6)
+    run = without_dropout(replace(run, data=replace(run.data, packed=True, length=48)))
+    train(run)
+    again = replace(run, output=replace(run.output, folder=folder / "packed-2"), hardware=Hardware(micro_batch=2))
+    train(again)
+    assert torch.allclose(torch.tensor(losses(folder / "packed-2")), torch.tensor(losses(folder / "packed")), atol=1e-5)
+
+
+def test_a_start_from_a_trained_run(folder):
+    before = given(folder, "before", loss=Loss())
+    train(before)
+    after = given(folder, "after", start=str(before.output.folder), steps=4)
+    train(after)
+    first, last = losses(before.output.folder)[0], losses(after.output.folder)[-1]
+    assert last < first + 0.5 and len(losses(after.output.folder)) == 4
+
+
+def drawn(process, loss, rows, pace=None, seed=0):
+    torch.manual_seed(0)
+    x = torch.randint(process.vocab_size, (8, 6))
+    index = torch.arange(8)[rows]
+    batch = Batch(x[rows], torch.ones_like(x[rows], dtype=torch.bool), index)
+    return bridged(process, noised(process, batch, seed, 3, loss, None, pace), batch, seed, 3, loss)
+
+
+@pytest.mark.parametrize("pace", [None, dd.paces.Blocks(2), dd.paces.Ramp(1.0)], ids=repr)
+def test_paths_depend_on_the_example_alone_and_go_back_in_time(pace):
+    process = dd.presets.mdlm(5)
+    late, early = drawn(process, CONSISTENT, slice(0, 8), pace)
+    for i in range(0, 8, 2):
+        part, before = drawn(process, CONSISTENT, slice(i, i + 2), pace)
+        assert torch.equal(part.z, late.z[i : i + 2]) and torch.equal(part.t, late.t[i : i + 2])
+        assert torch.equal(before.z, early.z[i : i + 2]) and torch.equal(before.t, early.t[i : i + 2])
+    assert (early.t <= late.t).all() and (early.t < late.t)[late.measure > 0].all()
+    assert ((late.z == 5) | (early.z == late.z)).all() and torch.equal(late.x, early.x)
+    if pace is not None:
+        still = late.measure == 0
+        assert torch.equal(early.t[still], late.t[still])
+    assert drawn(process, Loss(), slice(0, 8), pace)[1] is None
+
+
+def test_earlier_times():
+    t, chance = torch.tensor([0.5, 0.8, 0.25, 1e-3]), torch.tensor([[0.5, 0.9], [1 - 1e-12, 0.9], [0.3, 0.1], [0, 0.9]])
+    s = earlier(t, t > 0, chance.double(), 1e-3, 0.25)
+    assert torch.allclose(s, torch.tensor([0.2505, 0.0, 0.0, 0.0]), atol=1e-6) and (s < t).all() and s.dtype == t.dtype
+    own, fixed = torch.tensor([[0.0, 0.5, 1.0], [1.0, 1.0, 1.0]]), torch.tensor([[0.5, 0.9], [0.5, 0.9]]).double()
+    moves = torch.tensor([[False, True, False], [False, False, False]])
+    assert earlier(own, moves, fixed, 0.0, 0.25).tolist() == [[0.0, 0.25, 1.0], [0.5, 0.5, 0.5]]
+    every = earlier(torch.rand(1000), torch.ones(1000) > 0, torch.rand(1000, 2).double(), 0.0, 0.3)
+    assert 0.2 < (every == 0).double().mean() < 0.4
+
+
+def test_the_loss_says_so():
+    assert "0.5 x the consistency loss (forward_kl) added" in CONSISTENT.about()
+    assert "consistency" not in Loss().about()
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (dict(consistency=-1.0), r"consistency=-1.0: must be at least 0"),
+        (dict(consistency=0.5, levels="balanced"), r"consistency=0.5: not with levels='balanced'"),
+        (dict(consistency=0.5, consistency_anchor=1.5), r"consistency_anchor=1.5: must lie in \[0, 1\]"),
+    ],
+)
+def test_bad_values(loss, message):
+    with pytest.raises(ValueError, match=message):
+        Loss(**loss)
+
+
+def test_without_an_average_there_is_no_teacher(folder):
+    run = given(folder, "none")
+    with pytest.raises(ValueError, match=r"loss.consistency=0.5: its teacher is the average .* optimizer.ema=0"):
+        replace(run, optimizer=replace(run.optimizer, ema=0.0))
+
+
+def test_a_start_from_another_vocabulary_is_refused(folder, tmp_path):
+    from recipes.data import prepare, speeches
+
+    before = given(folder, "before-other", loss=Loss(), steps=1)
+    train(before)
+    prepare(speeches(words=310, held_out=60), tmp_path / "data")
+    other = recipe(tmp_path / "data", tmp_path / "run", loss=CONSISTENT, start=str(before.output.folder))
+    other = replace(other, data=replace(other.data, corpus=speeches(words=310, held_out=60)))
+    with pytest.raises(ValueError, match="start="):
+        train(other)
