@@ -107,6 +107,13 @@ CPU = (
     Row("Training step, 12 x 768, 8 x 512 tokens, HDLM", FORMULA, "training", "papers over words", 1.25),
     Row("Training step, 4 x 128, 16 x 128 tokens, MDLM, children", OURS, "training_laptop_mdlm", "words time", 2.5),
     Row("Training step, 4 x 128, 16 x 128 tokens, HDLM, children", OURS, "training_laptop_hdlm", "words time", 1.5),
+    *(
+        Row(
+            f"Training step, 4 x 128, 16 x 128 tokens, 4,096 words, along the order {name}", "random masks",
+            "training_along_orders", f"{name} time", 1.05, " of their time", True, True,
+        )
+        for name in ("left to right", "probability", "margin")
+    ),
     Row("Logits of 128 rows by stripes", "one product", "products", "stripes: one_product time", None),
 )  # fmt: skip
 SAMPLERS = tuple(

@@ -75,6 +75,7 @@ def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mappi
         "products": partial(products.measure, sizes, repeats),
         "training_laptop_mdlm": partial(training.laptop, "mdlm", small, repeats),
         "training_laptop_hdlm": partial(training.laptop, "hdlm", small, repeats),
+        "training_along_orders": partial(training.along, 16 if tiny else 4096, small, repeats),
         "sampling_masked": partial(sampling.measure, "masked", text),
         "sampling_hdlm": partial(sampling.measure, "hdlm", text),
         "samplers": partial(sampler_costs.every, sampler_costs.TINY_COSTS if tiny else sampler_costs.COSTS),

@@ -147,6 +147,44 @@ def laptop(noise: str, given: Step = LAPTOP, repeats: int = REPEATS) -> dict[str
     return measure(given._replace(noise=noise), repeats, dict(ours=CHILDREN, words=WORDS))
 
 
+class Along(Trainer):
+    """The same on rows that descend along the order of a sampler."""
+
+    def __init__(self, order: dd.samplers.Sampler, given: Step) -> None:
+        super().__init__(WORDS, given)
+        self.rows = dd.TrainingRows(self.process, order, self.x, per_step=given.length // 8)
+
+    def value(self, loss: Loss) -> Tensor:
+        """Compute the loss of the current states, and descend."""
+        rows, (weight, bias) = self.rows, output_layer(self.model, self.meaning)
+        hidden = self.model.features(rows.z, rows.t)
+        layer, options = (self.process, hidden, weight), rows.loss_options()
+        value = dd.linear_training_loss(*layer, rows.x, rows.z, rows.t, bias, observe=rows.observe, **options)
+        finished = rows.step(hidden.detach(), self.model)
+        rows.replace(finished, self.x[finished])
+        return value
+
+
+ORDERS = {
+    "left to right": dd.samplers.LeftToRight(),
+    "probability": dd.samplers.Confidence("probability"),
+    "margin": dd.samplers.Confidence("margin"),
+}
+
+
+def along(words: int = 4096, given: Step = LAPTOP, repeats: int = REPEATS) -> dict[str, Any]:
+    """Measure steps along orders beside steps at random masks, in shares of the latter.
+
+    Left to right computes no scores; it has the same number of open positions as the others.
+    """
+    given = given._replace(noise="mdlm", vocabulary=given.vocabulary._replace(words=words))
+    steps = {"ours": Trainer(WORDS, given), **{name: Along(order, given) for name, order in ORDERS.items()}}
+    for trainer in steps.values():
+        trainer.step()
+    taken = seconds({name: trainer.step for name, trainer in steps.items()}, 8 * repeats)  # a sequence has 8 steps
+    return {"ratios": over_ours(medians(taken), "time"), "seconds": taken}
+
+
 def main() -> None:
     """Run the command."""
     parser = command_line(__doc__)
