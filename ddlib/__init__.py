@@ -28,6 +28,7 @@ from ddlib.plugins import registry
 from ddlib.plugins.config import build
 from ddlib.samplers import sample
 from ddlib.samplers.likelihood import Likelihood, likelihood
+from ddlib.samplers.order_costs import OrderCosts, order_costs
 from ddlib.times import sample_times
 from ddlib.utils import moved, renamed
 from ddlib.utils.random import KeyedGenerator
@@ -47,6 +48,7 @@ __all__ = [
     "KeyedGenerator",
     "Likelihood",
     "Measure",
+    "OrderCosts",
     "Tally",
     "bound",
     "build",
@@ -60,6 +62,7 @@ __all__ = [
     "linear_training_loss",
     "mean_per_token",
     "nelbo",
+    "order_costs",
     "paces",
     "parts",
     "plot",
