@@ -276,7 +276,8 @@ def test_the_callers_randomness_is_left_alone():
 
 GROUPED = [
     (Confidence(), 2), (Confidence("entropy"), 3), (Confidence("probability", threshold=0.5), None),
-    (EntropyBounded(0.7), None), (EntropyBounded(0.0), 2), (InOrder(Lanes(3), whole=True), None), (LeftToRight(), 2),
+    (Confidence(per_step="expected"), None), (EntropyBounded(0.7), None), (EntropyBounded(0.0), 2),
+    (InOrder(Lanes(3), whole=True), None), (LeftToRight(), 2),
 ]  # fmt: skip
 
 
