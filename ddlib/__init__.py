@@ -29,6 +29,7 @@ from ddlib.plugins import registry
 from ddlib.plugins.config import build
 from ddlib.samplers import sample
 from ddlib.samplers.likelihood import Likelihood, likelihood
+from ddlib.samplers.order_costs import OrderCosts, order_costs
 from ddlib.samplers.training_rows import TrainingRows
 from ddlib.times import sample_times
 from ddlib.utils import moved, renamed
@@ -49,6 +50,7 @@ __all__ = [
     "KeyedGenerator",
     "Likelihood",
     "Measure",
+    "OrderCosts",
     "Tally",
     "TrainingRows",
     "bound",
@@ -65,6 +67,7 @@ __all__ = [
     "linear_training_loss",
     "mean_per_token",
     "nelbo",
+    "order_costs",
     "paces",
     "parts",
     "plot",

@@ -3,7 +3,7 @@
     python -m recipes.evaluate runs/owt/hdlm                             # scored by gpt2-large
     python -m recipes.evaluate runs/owt/hdlm --scorer models/gpt2-large  # a local causal language model
     python -m recipes.evaluate runs/owt/hdlm --scorer none --bound-steps 1000    # in discrete time, as D3PM
-    python -m recipes.evaluate runs/owt/hdlm --scorer none --sequences 64 --likelihood confidence
+    python -m recipes.evaluate runs/owt/hdlm --scorer none --sequences 64 --likelihood confidence --likelihood-group 4
     python -m recipes.evaluate runs/owt/mdlm-block16 --scorer none --pace blocks:size=32
     torchrun --nproc-per-node 8 -m recipes.evaluate runs/owt/hdlm
 
@@ -29,7 +29,7 @@ from recipes.data.agreement import check_lengths
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
 from recipes.engine.validation import NOISE, WINDOWS, check_sequences, quietest, shared, validate
-from recipes.evaluation.exact import exact, reader
+from recipes.evaluation.exact import check_order, exact, reader
 from recipes.evaluation.generative import NONE, generated, judge, warned
 from recipes.evaluation.report import check_model, named, show, write
 from recipes.evaluation.samples import draw_samples, measured, metrics_of
@@ -37,7 +37,6 @@ from recipes.generation.sampling import Sampling
 from recipes.metrics import Estimate, Terms, by_label, estimates
 from recipes.metrics.conditioned import takes_labels
 from recipes.model_io import WEIGHTS, LoadedModel, LoadOptions, Precision, held_out, measured_length, one_of
-from recipes.model_io.samplers import check_sampler
 
 RESULT = "evaluation.json"
 METHODS = {"stratified": "by neighbours in time, without what strata settle", "independent": "as of independent draws"}
@@ -71,6 +70,8 @@ class Options:
     """An order, such as confidence or left_to_right: adds the exact likelihood by it, one network call per edge."""
     likelihood_steps: int | None = None
     """Maximum number of calls, several edges in each; by default one per edge."""
+    likelihood_group: int | None = None
+    """Number of edges in each call, and what drawing them together and the order cost, by two more calls per edge."""
     scorer: str = "gpt2-large"
     """Causal language model for generative perplexity: owner/name on the hub, or a folder; "none" to leave it out."""
     scorer_bos: bool = False
@@ -100,14 +101,11 @@ class Options:
         at_least(1, replicates=self.replicates, batch=self.batch)
         at_least(1 if self.scorer == NONE else 2, samples=self.samples)  # one sample has no standard error
         limits = {"sequences": self.sequences, "likelihood_steps": self.likelihood_steps}
-        limits |= {"bound_steps": self.bound_steps, "length": self.length}
+        limits |= {"likelihood_group": self.likelihood_group, "bound_steps": self.bound_steps, "length": self.length}
         at_least(1, **{name: 1 if value is None else value for name, value in limits.items()})
         at_least(0, seed=self.seed)
         check_times("times", self.times)
-        if self.likelihood is not None:
-            check_sampler(self.likelihood, "likelihood")
-        elif self.likelihood_steps is not None:
-            raise ValueError(f"likelihood_steps={self.likelihood_steps}: of no likelihood, name an order by likelihood")
+        check_order(self.likelihood, self.likelihood_steps, self.likelihood_group)
 
 
 def length_of(saved: LoadedModel, options: Options) -> int:
@@ -195,14 +193,15 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     options = replace(options, sequences=check_sequences("sequences", options.sequences, data))
     pace = pace_of(saved, options)
     levels = shared(saved.process, pace, length, options.bound_levels)
-    order = None if options.likelihood is None else reader(saved, options.likelihood)
+    group = options.likelihood_group
+    order = None if options.likelihood is None else reader(saved, options.likelihood, length, group, pace)
     text = data.is_text
     scorer, missing = judge(options.scorer, options.scorer_bos, world) if text else (None, "the data is no text")
     metrics = metrics_of(options.metrics, data)
     if (scored := any(world.gather(scorer is not None))) or metrics is not None:
         options.sampling.course(saved, length)
     limits = options.likelihood_steps, options.sequences, options.batch
-    likely = None if order is None else exact(saved, data, order, *limits, world, length)
+    likely = None if order is None else exact(saved, data, order, *limits, world, length, group, pace)
     density = drawn_from(saved, options)
     replicates = bounds(saved, data, options, world, density)
     result: dict[str, Any] = {

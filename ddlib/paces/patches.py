@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.paces.sequential import InTurn
-from ddlib.utils.validation import check_count, require
+from ddlib.paces.sequential import InTurn, check_pixels, check_sides
+from ddlib.utils.validation import require
 
 
 class Patches(InTurn):
@@ -32,18 +32,13 @@ class Patches(InTurn):
     """
 
     def __init__(self, shape: Sequence[int], patch: Sequence[int]) -> None:
-        for name, sides in (("shape", shape), ("patch", patch)):
-            if not isinstance(sides, Sequence) or isinstance(sides, str) or len(sides) != 2:
-                raise TypeError(f"{name} is {sides!r}, must be two numbers, of rows and of columns")
-        self.shape = check_count("shape[0]", shape[0]), check_count("shape[1]", shape[1])
-        self.patch = check_count("patch[0]", patch[0]), check_count("patch[1]", patch[1])
+        self.shape, self.patch = check_sides("shape", shape), check_sides("patch", patch)
         for whole, side in zip(self.shape, self.patch, strict=True):
             require(whole % side == 0, f"patch is {self.patch}, must divide the rows and columns of shape {self.shape}")
         super().__init__(self.patch[0] * self.patch[1])
 
     def parts(self, length: int) -> int:
-        pixels = self.shape[0] * self.shape[1]
-        require(length == pixels, f"shape is {self.shape}, must have as many pixels as a sequence positions, {length}")
+        check_pixels(self.shape, length)
         return super().parts(length)
 
     def turns(self, chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:

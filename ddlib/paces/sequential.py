@@ -1,9 +1,11 @@
 """Base class of paces in which groups of positions move one after the other."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ddlib.paces.base import Pace
@@ -48,3 +50,56 @@ class InTurn(Pace):
     def _path(self, u: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, int]:
         parts = self.parts(chance.shape[1])
         return parts * u[:, None], parts - 1 - torch.div(self.turns(chance), self.size, rounding_mode="floor"), parts
+
+
+class OfPicture(InTurn):
+    """Groups of pixels that move in turn, in pictures whose pixels are in raster order. A subclass states the order.
+
+    Args:
+        shape: rows and columns of a picture, (H, W).
+        size: number of pixels that move at once; must divide H W.
+
+    Raises:
+        TypeError, ValueError: not two numbers, a number not int or below 1; when times are computed, sequences of
+            another length than H W, or a size that does not divide it.
+    """
+
+    def __init__(self, shape: Sequence[int], size: int = 1) -> None:
+        self.shape = check_sides("shape", shape)
+        super().__init__(size)
+
+    @abstractmethod
+    def order(self) -> Int64[Tensor, "L"]:
+        """Compute the pixels in the order of generation, a permutation of 0..L-1."""
+
+    @cached_property
+    def ranks(self) -> Int64[Tensor, "L"]:
+        """Rank of each pixel in the order of generation."""
+        return self.order().argsort()
+
+    def parts(self, length: int) -> int:
+        check_pixels(self.shape, length)
+        return super().parts(length)
+
+    def turns(self, chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
+        return self.ranks.to(chance).expand_as(chance)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.shape}, size={self.size})"
+
+
+def check_sides(name: str, sides: Sequence[int]) -> tuple[int, int]:
+    """Return the two sides of a rectangle, checked.
+
+    Raises:
+        TypeError, ValueError: not two numbers, or a number not int or below 1.
+    """
+    if not isinstance(sides, Sequence) or isinstance(sides, str) or len(sides) != 2:
+        raise TypeError(f"{name} is {sides!r}, must be two numbers, of rows and of columns")
+    return check_count(f"{name}[0]", sides[0]), check_count(f"{name}[1]", sides[1])
+
+
+def check_pixels(shape: tuple[int, int], length: int) -> None:
+    """Raise ValueError unless a picture of this shape has ``length`` pixels."""
+    pixels = shape[0] * shape[1]
+    require(length == pixels, f"shape is {shape}, must have as many pixels as a sequence positions, {length}")

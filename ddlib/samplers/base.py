@@ -148,6 +148,9 @@ class Sampler(ReversePart):
         """
         raise TypeError(f"{type(self).__name__} does not tell the law of its step")
 
+    def check_length(self, length: int) -> None:
+        """Raise ValueError unless sequences of this length are supported; all are by default."""
+
     def init(self, run: SamplingContext) -> State:
         """Draw the state at t = 1 from the prior."""
         z = run.process.sample_prior(run.free.shape, run.generator, device=run.free.device)

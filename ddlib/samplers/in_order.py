@@ -22,14 +22,18 @@ class InOrder(OrderedSampler):
     ``Patches((28, 28), (7, 7))`` draws a picture rectangle by rectangle, each in raster order; ``LeftToRight()`` gives
     the order of the sampler of that name. The network is one for ``Together``, as for all ordered samplers: only the
     order is that of the pace. With as many steps as edges a sequence is drawn by the chain rule; with fewer steps the
-    remaining edges of a row are split evenly over the remaining steps. The likelihood in this order is exact,
-    ``ddlib.likelihood``.
+    remaining edges of a row are split evenly over the remaining steps. So where no position is given, a step is a group
+    of the pace if there are as many steps as groups times edges of the hierarchy; with ``whole`` it is one for every
+    larger number of steps and every prompt too. ``Lanes``, ``Halton`` and ``Checkerboard`` keep the positions of a
+    group apart, as those drawn at once are independent. The likelihood in this order is exact, ``ddlib.likelihood``.
 
     A new order is a new pace, a subclass of ``ddlib.paces.sequential.InTurn`` with ``turns``.
 
     Args:
         pace: pace whose groups of positions move in turn, in an order without chance.
         score: order of the positions within a group: None for that of the pace; or a score of ``Confidence``.
+        whole: whether all positions of a group that are not tokens yet descend in the same step. The network is then
+            called once per group and edge, however many steps there are.
         force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
 
     Raises:
@@ -42,14 +46,17 @@ class InOrder(OrderedSampler):
         tensor([0, 1, 4, 5, 2, 3, 6, 7])
     """
 
-    def __init__(self, pace: Pace, score: str | None = None, force_transition: bool = False) -> None:
+    def __init__(
+        self, pace: Pace, score: str | None = None, force_transition: bool = False, whole: bool = False
+    ) -> None:
         if not isinstance(pace, InTurn):
             raise TypeError(
                 f"pace is {pace!r}, must be one whose positions move in turn, such as LeftToRight or Patches"
             )
         require(not pace.random, f"pace is {pace!r}, must have an order without chance")
-        self.pace, self.score = pace, score
+        self.pace, self.score, self.whole = pace, score, whole
         self._inside = None if score is None else Confidence(score)
+        self.consistent_joint = not whole or pace.size == 1
         super().__init__(force_transition)
 
     @classmethod
@@ -66,12 +73,16 @@ class InOrder(OrderedSampler):
         Raises:
             ValueError: sequences that do not fit the pace.
         """
-        self.pace.parts(length)
+        self.check_length(length)
         return self.pace.turns(torch.zeros(1, length, dtype=torch.float64))[0].round().to(torch.int64)
+
+    def check_length(self, length: int) -> None:
+        """Raise ValueError unless sequences of this length fit the pace."""
+        self.pace.parts(length)
 
     def init(self, run: SamplingContext) -> State:
         """Draw the state at t = 1, after a check of the length."""
-        self.ranks(run.free.shape[1])
+        self.check_length(run.free.shape[1])
         return super().init(run)
 
     def priority(self, z: Tokens) -> Float64[Tensor, "B L"]:
@@ -82,6 +93,21 @@ class InOrder(OrderedSampler):
 
     def confidence(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
         return super().confidence(law) if self._inside is None else self._inside.confidence(law)
+
+    def choose(
+        self,
+        score: Float64[Tensor, "B L"],
+        level: Int64[Tensor, "B L"],
+        steps: int,
+        noise: Float64[Tensor, "B L"] | float = 0.0,
+        least: Int64[Tensor, "B 1"] | None = None,
+    ) -> Bool[Tensor, "B L"]:
+        chosen = super().choose(score, level, steps, noise, least)
+        if not self.whole:
+            return chosen
+        length = level.shape[1]
+        group = torch.where(level > 0, (self.ranks(length) // self.pace.size).to(level.device), length)
+        return chosen | ((level > 0) & (group == group.amin(-1, keepdim=True)))
 
     def select(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
         return torch.zeros_like(level, dtype=torch.bool)

@@ -1,16 +1,19 @@
 """Exact likelihood of sequences under ordered samplers whose order is a function of the states."""
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, cast
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from ddlib.paces import Pace, Together
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, LevelProcess, unchanged
 from ddlib.samplers import Confidence, OrderedSampler, Sampler, SamplingContext, State
 from ddlib.samplers.base import level_process
 from ddlib.samplers.ordered import levels, model_time
+from ddlib.samplers.runtime.loop import BlockContexts
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.samplers.runtime.reverse_step import transition_log_prob
 from ddlib.typing import Denoiser, PaddingMask, Tokens
@@ -38,6 +41,9 @@ def likelihood(
     order: Sampler | None = None,
     *,
     steps: int | None = None,
+    group: int | None = None,
+    pace: Pace | None = None,
+    keep: bool = True,
     mask: PaddingMask | None = None,
     given: Tensor | None = None,
     parameterization: Parameterization | None = None,
@@ -52,16 +58,21 @@ def likelihood(
     states, as in sampling, independently of x. The probabilities thus sum to one over all sequences (DUEL, arXiv
     2603.01367, for masks; here for every tree, theory section 10).
 
-    One edge at a time takes one network call for each of the n L edges of a sequence. With fewer ``steps``, or orders
-    that select several positions, these are drawn independently. This is another model of sequences, and its likelihood
-    is exact too.
+    One edge at a time takes one network call for each of the n L edges of a sequence. With fewer ``steps``, a
+    ``group``, or orders that select several positions, these are drawn independently. This is another model of
+    sequences, and its likelihood is exact too; ``ddlib.order_costs`` measures what it loses.
 
     Args:
         process: masks, or levels whose tokens stay in their cluster.
         denoiser: ``(z, t) -> logits`` as ``sample`` takes it; put a module into ``eval()`` first.
         x: (B, L) tokens.
         order: a sampler with a deterministic order, such as ``LeftToRight()``; default ``Confidence()``.
-        steps: maximal number of network calls; default the number of edges of a sequence.
+        steps: maximal number of network calls; default the number of edges of a sequence. Along a pace, for each block.
+        group: number of positions that descend an edge per network call, in place of ``steps``; more where the order
+            selects more. With a number of positions that it divides, as in ``sample`` with fewer steps.
+        pace: ``Blocks`` for sequences drawn block by block, each in this order, as in ``sample``; the denoiser then
+            takes times (B, L). None for the whole sequence.
+        keep: whether a ``ddlib.typing.BlockDenoiser`` caches its computations for earlier blocks, as in ``sample``.
         mask: (B, L) bool, True at real tokens, False at padding. Padding has no term and is fixed from the
             beginning, like tokens that are ``given``. The result is log p(real tokens | padding), and log p(real
             tokens) if the denoiser ignores padding. 0 for a sequence without real tokens.
@@ -72,9 +83,10 @@ def likelihood(
         compact: as in ``sample``.
 
     Raises:
-        TypeError, ValueError: before the network runs: invalid x, mask, given or steps; a sampler without an order, or
-            with a random one; a process without levels, with tokens that leave their cluster (xi < 1), or that does not
-            start at the mask alone. Logits as in ``nelbo``.
+        TypeError, ValueError: before the network runs: invalid x, mask, given, steps or group; a sampler without an
+            order, or with a random one; a process without levels, with tokens that leave their cluster (xi < 1), or
+            that does not start at the mask alone; a pace that does not go block by block, or that the length or the
+            denoiser does not support. Logits as in ``nelbo``.
 
     Example:
         >>> import ddlib as dd
@@ -84,8 +96,48 @@ def likelihood(
         (tensor([0.0156], dtype=torch.float64), 3)
     """
     order = Confidence() if order is None else order
+    require(steps is None or group is None, f"steps is {steps} and group is {group}, must be one of them")
+    free = free_positions(process, x, order, mask, given)
+    network = ModelWrapper(process, denoiser, parameterization, compact)
+    calls, terms = 0, torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    for here, run in block_runs(network, x, free, pace, keep, steps, group):
+        for step in read_steps(cast(OrderedSampler, order), run, x[:, here], group):
+            terms[:, here] += step.log_probs
+            calls += 1
+    return Likelihood(terms.sum(-1), calls, terms)
+
+
+class Step(NamedTuple):
+    """A step of an order along given tokens."""
+
+    state: State
+    target: Int64[Tensor, "B L"]
+    """Levels after the step."""
+    preference: Float64[Tensor, "B L"]
+    log_probs: Float64[Tensor, "B L"]
+    """Terms of the positions that descend, 0 at others."""
+
+
+def read_steps(order: OrderedSampler, run: SamplingContext, x: Tokens, group: int | None) -> Iterator[Step]:
+    """Evaluate the order along given tokens, step by step, until all positions are tokens."""
+    ancestors, state = ancestors_of(run, x), order.init(run)
+    state = state._replace(z=torch.where(run.free, state.z, x))
+    for k in range(run.steps):
+        if not bool(levels(run, state.z).any()):
+            return
+        predictions, target, preference = order.plan_step(run, state, k, group)
+        z, terms = ancestors.gather(0, target[None])[0], torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+        for part in predictions:
+            terms[part.b, part.i] = transition_log_prob(run, part, z[part.b, part.i], order.force_transition)
+        yield Step(state, target, preference, terms)
+        state = State(z, model_time(run, z, state.memo), state.memo)
+
+
+def free_positions(
+    process: ForwardProcess, x: Tokens, order: Sampler, mask: PaddingMask | None, given: Tensor | None
+) -> Bool[Tensor, "B L"]:
+    """Check the arguments and return True at the tokens that have a term."""
     check_likelihood(process, order)
-    assert isinstance(order, OrderedSampler)
     process.check_inputs(x=x)
     if given is None:
         free = torch.ones_like(x, dtype=torch.bool)
@@ -97,25 +149,63 @@ def likelihood(
         check_devices(x=x, given=given)
         free = ~given
     check_padding(x, mask)
-    if mask is not None:
-        free = free & mask
-    edges = len(process.levels) - 1
-    count = max(1, edges * int(free.sum(-1).max())) if steps is None else check_count("steps", steps)
+    return free if mask is None else free & mask
 
-    network = ModelWrapper(process, denoiser, parameterization, compact)
-    times = torch.linspace(1, 0, count + 1, dtype=torch.float64, device=x.device)
-    # the prior is deterministic, but init draws from it: a separate generator leaves the caller's unchanged
-    run = SamplingContext(process, network, unchanged, times, free, torch.Generator(x.device))
-    ancestors = torch.stack([level_process(run).ascend(x, torch.full_like(x, level)) for level in range(edges + 1)])
-    state, calls, terms = order.init(run), 0, torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-    state = state._replace(z=torch.where(free, state.z, x))
-    while calls < count and bool(levels(run, state.z).any()):
-        predictions, target = order.plan_step(run, state, calls)
-        z = ancestors.gather(0, target[None])[0]
-        for part in predictions:
-            terms[part.b, part.i] += transition_log_prob(run, part, z[part.b, part.i], order.force_transition)
-        state, calls = State(z, model_time(run, z, state.memo), state.memo), calls + 1
-    return Likelihood(terms.sum(-1), calls, terms)
+
+def block_runs(
+    network: ModelWrapper,
+    x: Tokens,
+    free: Bool[Tensor, "B L"],
+    pace: Pace | None,
+    keep: bool,
+    steps: int | None,
+    group: int | None,
+) -> Iterator[tuple[slice, SamplingContext]]:
+    """Yield the positions of each block in which a token has a term, with the context of its steps."""
+    process, length = network.process, x.shape[1]
+    size = _block(network, pace, length)
+    if group is not None:
+        what = "sequence" if size == length else "block"
+        require(
+            check_count("group", group) <= size, f"group is {group}, must be at most {size}, the length of a {what}"
+        )
+    contexts = None if pace is None or isinstance(pace, Together) else BlockContexts(network, size, keep)
+    noise = torch.full_like(x, process.num_states - 1)
+    for start in range(0, length, size):
+        here, later = slice(start, start + size), slice(start + size, None)
+        own = free[:, here]
+        edges = max(1, (len(process.levels) - 1) * int(own.sum(-1).max()))
+        times = torch.linspace(1, 0, (check_count("steps", edges if steps is None else steps)) + 1, dtype=torch.float64)
+        if contexts is None:
+            block = network
+        elif not bool(own.any()):
+            continue
+        else:  # as sample draws them: noise at time 1 behind a block, and given tokens at time 0
+            behind, after = (torch.where(free[:, later], v, x[:, later]) for v in (noise[:, later], process.vocab_size))
+            block = network.within(contexts.at(x[:, :start], after, behind, free[:, later].to(torch.float64)))
+        # the prior is deterministic, but init draws from it: a separate generator leaves the caller's unchanged
+        generator = torch.Generator(x.device)
+        yield here, SamplingContext(process, block, unchanged, times.to(x.device), own, generator)
+
+
+def _block(network: ModelWrapper, pace: Pace | None, length: int) -> int:
+    """Return the number of positions of a block, and check that pace, length and denoiser fit."""
+    if pace is None or isinstance(pace, Together):
+        return length
+    if not isinstance(pace, Pace) or pace.block is None:
+        raise TypeError(
+            f"pace is {pace!r}, must go block by block from left to right, as Blocks(32), or be None: another order of "
+            "positions is a sampler, InOrder(pace)"
+        )
+    pace.parts(length)
+    network.capabilities.check_time_input(0, repr(pace))
+    return pace.block
+
+
+def ancestors_of(run: SamplingContext, x: Tokens) -> Int64[Tensor, "n B L"]:
+    """Return the ancestor of each token in every level, starting with the token itself."""
+    process = level_process(run)
+    return torch.stack([process.ascend(x, torch.full_like(x, level)) for level in range(len(process.levels))])
 
 
 def check_likelihood(process: ForwardProcess, order: Sampler) -> None:

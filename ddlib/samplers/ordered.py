@@ -33,6 +33,8 @@ class Turn(NamedTuple):
     """Model output at the positions that descend; to be iterated once."""
     target: Int64[Tensor, "B L"]
     """Level of every position after the step."""
+    preference: Float64[Tensor, "B L"]
+    """Scores by which positions are chosen, highest first, and equal ones in order of position."""
 
 
 class OrderedSampler(Sampler):
@@ -116,8 +118,7 @@ class OrderedSampler(Sampler):
         Returns:
             (B, L) bool.
         """
-        # equal states have equal scores up to the network's rounding errors, which depend on the batch
-        preference = (score + noise).round(decimals=5).masked_fill(level == 0, -torch.inf)
+        preference = _rounded(score + noise).masked_fill(level == 0, -torch.inf)
         order = preference.sort(dim=-1, descending=True, stable=True).indices
         if least is None:
             least = (-(-level.sum(-1, keepdim=True) // steps)).clamp_min(1)
@@ -137,13 +138,24 @@ class OrderedSampler(Sampler):
         state = super().init(run)
         return State(state.z, state.t, Expected(times, edges.cummax(0).values))
 
-    def plan_step(self, run: SamplingContext, state: State, k: int) -> Turn:
-        """Choose the positions that descend in step ``k`` and their levels; used for sampling and for likelihoods."""
+    def plan_step(self, run: SamplingContext, state: State, k: int, group: int | None = None) -> Turn:
+        """Choose the positions that descend in step ``k`` and their levels; used for sampling and for likelihoods.
+
+        Args:
+            run: the call of ``sample``.
+            state: the present state.
+            k: number of the step.
+            group: minimal number of positions per row, in place of that of ``num_to_unmask``.
+        """
         z, steps, level = state.z, run.steps - k, levels(run, state.z)
         noise = self.noise(run, z)  # drawn at all positions, so that a sequence's noise does not depend on its states
         noise = noise + self.priority(z)
         score, chosen = torch.zeros_like(noise), level > 0
-        least = self.num_to_unmask(run, k, level.sum(-1, keepdim=True)) if steps > 1 else None
+        left = level.sum(-1, keepdim=True)
+        if group is not None:
+            least: Tensor | None = torch.full_like(left, group)
+        else:
+            least = self.num_to_unmask(run, k, left) if steps > 1 else None
         options = {} if least is None else {"least": least}
         if steps > 1 and not self.uses_predictions:
             chosen = self.choose(score, level, steps, noise, **options)
@@ -154,10 +166,10 @@ class OrderedSampler(Sampler):
             chosen = self.choose(score, level, steps, noise, **options)
         target = torch.where(chosen, level - 1 if steps > 1 else 0, run.process.level_of(z))
         used = (part.take(chosen[part.b, part.i]) for part in predictions if bool(chosen[part.b, part.i].any()))
-        return Turn(used, target)
+        return Turn(used, target, _rounded(score + noise))
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
-        predictions, target = self.plan_step(run, state, k)
+        predictions, target, _ = self.plan_step(run, state, k)
         single = run.steps - k > 1
         z = apply_predictions(
             run, predictions, state.z, torch.zeros_like(state.t), target, self.force_transition, single=single
@@ -174,6 +186,11 @@ class OrderedSampler(Sampler):
         for rows, _, _, log_probs in child_log_probs(run, part, level[part.b, part.i] - 1, self.force_transition):
             score[rows] = self.confidence(log_probs).to(torch.float64)
         return score
+
+
+def _rounded(preference: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
+    """Round scores: equal states have equal scores up to the network's rounding errors, which depend on the batch."""
+    return preference.round(decimals=5)
 
 
 def defined_below(part: object, base: type, method: str) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from ddlib.paces import Pace
 from ddlib.samplers import Sampler
 from ddlib.samplers.likelihood import check_likelihood
 from recipes.data import Batch, Prepared
@@ -11,20 +12,73 @@ from recipes.engine.parallel import World
 from recipes.engine.validation import over
 from recipes.metrics import Estimate, Terms, in_units, read
 from recipes.model_io import LoadedModel, make_sampler
+from recipes.model_io.samplers import check_sampler
+
+COSTS = ("drawing_together", "order")
+"""Names of the costs of an order in the results, see ``ddlib.OrderCosts``."""
 
 
-def reader(saved: LoadedModel, name: str) -> Sampler:
-    """Return the order with this name and options.
+HOW = (
+    "drawing together against the same order one position at a time, which is the cost of the order against left to "
+    "right; in nats per token, ± of the difference over sequences"
+)
+"""Explanation of the costs."""
+
+
+def check_order(name: str | None, steps: int | None, group: int | None) -> None:
+    """Check the options of a likelihood, but for what depends on the model.
 
     Raises:
-        ValueError: no such sampler; or it defines no exact likelihood, with the reason.
+        ValueError: no such sampler; steps or a group and no order, or both.
+    """
+    if name is not None:
+        check_sampler(name, "likelihood")
+    for option, value in (("likelihood_steps", steps), ("likelihood_group", group)):
+        if name is None and value is not None:
+            raise ValueError(f"{option}={value}: of no likelihood, name an order by likelihood")
+    if steps is not None and group is not None:
+        raise ValueError(f"likelihood_group={group}: must be given without likelihood_steps={steps}")
+
+
+def reader(
+    saved: LoadedModel, name: str, length: int | None = None, group: int | None = None, pace: Pace | None = None
+) -> Sampler:
+    """Return the order with this name and options.
+
+    Args:
+        saved: the model.
+        name: short string of the order.
+        length: tokens of a sequence; by default the model's.
+        group: edges per call.
+        pace: the pace of the model.
+
+    Raises:
+        ValueError: no such sampler; it defines no exact likelihood, with the reason; or it does not support the length
+            of the sequences or blocks, or the group is longer.
     """
     order = make_sampler(saved, name, "likelihood")
+    blocks, size = blocks_of(saved, pace), length or saved.length
+    size = size if blocks is None else blocks.block or size
     try:
         check_likelihood(saved.process, order)
+        if _of_one_length(saved):
+            order.check_length(size)
     except (TypeError, ValueError) as error:
         raise ValueError(f"likelihood={name!r}: {error}") from error
+    if group is not None and group > size:
+        raise ValueError(f"likelihood_group={group}: must be at most {size}, the tokens that one call may draw")
     return order
+
+
+def _of_one_length(saved: LoadedModel) -> bool:
+    """Return whether all rows have the same length."""
+    fixed = saved.rows == "exact" and saved.layout is not None and saved.layout.fixed is not None
+    return saved.rows in ("padded", "wrapped") or fixed
+
+
+def blocks_of(saved: LoadedModel, pace: Pace | None) -> Pace | None:
+    """Return the blocks by which a likelihood is computed: those of the pace, if all sequences consist of them."""
+    return pace if pace is not None and pace.block and _of_one_length(saved) and not saved.leads else None
 
 
 def exact(
@@ -36,8 +90,13 @@ def exact(
     batch: int,
     world: World,
     length: int | None = None,
+    group: int | None = None,
+    pace: Pace | None = None,
 ) -> dict[str, Any]:
     """Return the likelihood of the first validation sequences in its units, and the method.
+
+    With a group also ``drawing_together`` and ``order``, what these cost in nats per token: differences of the same
+    sequences, with the standard error of the difference.
 
     Padding is given, as in infilling; a network that was trained on packed rows gets none.
 
@@ -50,27 +109,35 @@ def exact(
         batch: sequences per call on one process.
         world: the distributed processes.
         length: tokens of a sequence; by default the model's.
+        group: edges per call, in place of ``steps``.
+        pace: the pace of the model; its blocks are drawn one after the other.
     """
+    blocks = blocks_of(saved, pace)
     packed, free = saved.rows != "padded", saved.rows == "free"
     count = min(sequences or len(data.validation), len(data.validation))
     ways = saved.parameterization, free
     calls: list[int] = []
 
     def measured(batches: Iterable[Batch]) -> Terms:
-        terms, most = read(saved.process, saved.denoiser, batches, order, steps, count, packed, *ways)
+        terms, most = read(saved.process, saved.denoiser, batches, order, steps, count, packed, *ways, group, blocks)
         calls.append(most)
         return terms
 
     terms = over(data, length or saved.length, world, count, min(batch, -(-count // world.size)), measured)
-    found = in_units(Estimate.of(terms.per_token, []), data, int(free))
+    found = in_units(Estimate.of(terms.term(0), []), data, int(free))
+    if group is not None:
+        for number, name in enumerate(COSTS, start=1):
+            found[name] = Estimate.of(terms.term(number), [])
     return {name: asdict(estimate) for name, estimate in found.items()} | {
         "protocol": {
             "order": repr(order),
-            "steps": steps or "one per edge",
+            "steps": steps or ("one per edge" if group is None else f"one per {group} edges"),
+            "pace": "none" if blocks is None else repr(blocks),
             "calls": max(part for own in world.gather(calls) for part in own),
             "sequences": len(terms.index),
             "tokens": int(terms.tokens.sum()),
             "padding": "none" if packed else "given",
+            **({} if group is None else {"costs": HOW}),
         }
     }
 
@@ -78,7 +145,9 @@ def exact(
 def how_exact(likely: dict[str, Any]) -> str:
     """Return the note below the table."""
     setup = likely["protocol"]
+    blocks = "" if setup["pace"] == "none" else f" in each block of {setup['pace']}"
+    costs = f"; costs: {setup['costs']}" if "costs" in setup else ""
     return (
-        f"likelihood: exact, over {setup['sequences']:,} texts, {setup['tokens']} tokens, by {setup['order']}; "
-        f"{setup['calls']} network calls per batch, padding: {setup['padding']}"
+        f"likelihood: exact, over {setup['sequences']:,} texts, {setup['tokens']} tokens, by {setup['order']}{blocks}; "
+        f"{setup['calls']} network calls per batch, padding: {setup['padding']}{costs}"
     )

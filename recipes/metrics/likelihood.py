@@ -1,6 +1,7 @@
 """Exact likelihood of a corpus, sequence by sequence."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -21,8 +22,12 @@ def read(
     packed: bool = False,
     parameterization: Parameterization = "cavity",
     alone: bool = False,
+    group: int | None = None,
+    pace: dd.paces.Pace | None = None,
 ) -> tuple[Terms, int]:
     """Return -log p(x) of every sequence by an order, and the largest number of network calls of a batch.
+
+    With a group the terms of a sequence are three: -log p(x), and the costs of drawing together and of the order.
 
     Args:
         process: the noise.
@@ -34,6 +39,8 @@ def read(
         packed: whether the network was trained without padding: each sequence is evaluated at its length.
         parameterization: meaning of the logits.
         alone: whether that holds and the first token is given, as in ``measure``.
+        group: edges per call in place of ``steps``; None: as many as steps and order give, without costs.
+        pace: blocks by which the sequences are drawn; None: the whole sequence.
 
     Raises:
         TypeError, ValueError: as in ``ddlib.likelihood``, before the network runs.
@@ -42,18 +49,22 @@ def read(
     for batch in batches:
         own = batch.index < wanted
         x, mask, index = batch.x[own], batch.mask[own], batch.index[own]
-        tokens, nats = mask.sum(1), torch.zeros(len(x), dtype=torch.float64)
+        tokens, nats = mask.sum(1), torch.zeros(len(x), 1 if group is None else 3, dtype=torch.float64)
         lengths = tokens if packed or alone else torch.full_like(tokens, x.shape[1])
         if alone:
             mask, tokens = mask.clone(), tokens - 1
             mask[:, 0] = False
         for length in lengths.unique().tolist():
             rows = lengths == length
-            found = dd.likelihood(
-                process, denoiser, x[rows, :length], order, steps=steps, given=~mask[rows, :length],
-                parameterization=parameterization,
-            )  # fmt: skip
-            nats[rows.cpu()] = -found.log_likelihood.cpu()
-            most = max(most, found.calls)
-        parts.append(Terms(index.cpu(), nats[:, None], tokens.cpu()))
+            text, known = x[rows, :length], ~mask[rows, :length]
+            options: dict[str, Any] = {"given": known, "parameterization": parameterization, "pace": pace}
+            if group is None:
+                likely = dd.likelihood(process, denoiser, text, order, steps=steps, **options)
+                terms, calls = [-likely.log_likelihood], likely.calls
+            else:
+                costs = dd.order_costs(process, denoiser, text, order, group, **options)
+                terms, calls = [costs.sets, costs.drawing_together, costs.order], costs.calls
+            nats[rows.cpu()] = torch.stack(terms, -1).cpu()
+            most = max(most, calls)
+        parts.append(Terms(index.cpu(), nats, tokens.cpu()))
     return Terms.join(parts), most

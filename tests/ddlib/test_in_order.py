@@ -7,7 +7,7 @@ import torch
 from fixtures import LEVELS, Halves, trajectory
 
 import ddlib as dd
-from ddlib.paces import Blocks, LeftToRight, Patches, RandomOrder, Together
+from ddlib.paces import Blocks, Checkerboard, Halton, Lanes, LeftToRight, Patches, RandomOrder, Together
 from ddlib.paces.sequential import InTurn
 from ddlib.samplers import InOrder
 
@@ -69,13 +69,58 @@ def test_within_a_group_the_surest_position_comes_first():
     assert InOrder(pace, "margin").uses_predictions and not InOrder(pace).uses_predictions
 
 
-@pytest.mark.parametrize("sampler", [InOrder(Backwards()), InOrder(Blocks(2), "entropy")], ids=repr)
+APART = InOrder(Lanes(2), whole=True), InOrder(Checkerboard((2, 2)), "margin", whole=True), InOrder(Halton((2, 2), 2))
+
+
+@pytest.mark.parametrize("sampler", [InOrder(Backwards()), InOrder(Blocks(2), "entropy"), *APART], ids=repr)
 def test_the_likelihood_in_an_order_sums_to_one(sampler):
     process = LEVELS["masked"]
     size, length = process.vocab_size, 4
     x = torch.cartesian_prod(*[torch.arange(size)] * length)
     found = dd.likelihood(process, Halves(process), x, sampler)
     assert float(found.log_likelihood.exp().sum()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", ["masked", "levels"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_as_many_steps_as_groups_and_edges_draw_a_group_of_lanes_in_each(name, whole):
+    process = LEVELS[name]
+    edges = len(process.levels) - 1
+    want = [[k, k + 3, k + 6, k + 9] for k in range(3) for _ in range(edges)]
+    assert order_of(process, Halves(process), InOrder(Lanes(4), whole=whole), 12, 3 * edges) == want
+
+
+@pytest.mark.parametrize("score", [None, "margin"])
+def test_whole_groups_are_drawn_whatever_the_number_of_steps_and_the_prompt(score):
+    process, sampler = LEVELS["masked"], InOrder(Lanes(4), score, whole=True)
+    want = [[k, k + 3, k + 6, k + 9] for k in range(3)]
+    for steps in (4, 5, 12, 40):
+        assert order_of(process, Halves(process), sampler, 12, steps) == want + [[]] * (steps - 3)
+    two = order_of(process, Halves(process), sampler, 12, 2)
+    assert two == [[0, 1, 3, 4, 6, 9], [2, 5, 7, 8, 10, 11]] or score  # fewer steps than groups: an even split
+    prompt = torch.full((1, 12), process.num_states - 1)
+    prompt[0, [1, 4, 7, 10, 3]] = 0
+    states = trajectory(process, Halves(process), sampler, shape=(1, 12), steps=9, prompt=prompt, infill=True)
+    level = process.level_of(states.flatten(0, 1)).view_as(states)[:, 0]
+    found = [(before - after).nonzero().flatten().tolist() for before, after in itertools.pairwise(level)]
+    assert found[:3] == [[0, 6, 9], [2, 5, 8, 11], []]
+
+
+def test_the_network_is_called_once_a_group_and_edge():
+    process = LEVELS["levels"]
+    x = torch.zeros(3, 12, dtype=torch.int64)
+    found = dd.likelihood(process, Halves(process), x, InOrder(Lanes(4), whole=True))
+    assert found.calls == 3 * (len(process.levels) - 1)
+
+
+@pytest.mark.parametrize("sampler", [InOrder(Lanes(2), whole=True), InOrder(Checkerboard((1, 2)), "margin")], ids=repr)
+def test_orders_that_keep_positions_apart_are_verified(sampler):
+    assert dd.verify(sampler).ok
+
+
+def test_an_order_of_longer_sequences_alone_is_not_called_verified():
+    with pytest.raises(ValueError, match=r"InOrder.* is verified on sequences of 1 and 2 tokens: .*shape is \(4, 4\)"):
+        dd.verify(InOrder(Halton((4, 4))))
 
 
 def test_the_prompt_is_left_and_the_rest_comes_in_order():
@@ -103,5 +148,7 @@ def test_what_is_no_order_is_refused():
         InOrder(LeftToRight(), "luck")
     with pytest.raises(ValueError, match=r"shape is \(2, 2\), must have as many pixels as a sequence positions, 6"):
         dd.sample(process, Halves(process), (1, 6), InOrder(Patches((2, 2), (1, 1))), 6)
+    with pytest.raises(ValueError, match="lanes is 4, must divide the length of the sequence, 6"):
+        dd.sample(process, Halves(process), (1, 6), InOrder(Lanes(4)), 6)
     with pytest.raises(TypeError, match="InOrder needs a process with levels"):
         dd.sample(dd.processes.Uniform(3, dd.schedules.Linear()), Halves(process), (1, 4), InOrder(Blocks(2)), 4)

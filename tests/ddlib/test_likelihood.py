@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from block_networks import NETWORKS, ByBlocks, Forgetful
 from cases import examples, slow_but
 from fixtures import LEVELS, Halves, never, plain
 from hypothesis import given, settings
@@ -13,8 +14,9 @@ from refusals import refuses
 
 import ddlib as dd
 from ddlib.hierarchies import Tree
+from ddlib.paces import Blocks, Lanes
 from ddlib.processes import Hierarchical, Masked
-from ddlib.samplers import Confidence, EntropyBounded, LeftToRight, OrderedSampler
+from ddlib.samplers import Confidence, EntropyBounded, InOrder, LeftToRight, OrderedSampler
 from ddlib.schedules import Cosine, Geometric, Linear
 from ddlib.testing import strategies
 from ddlib.verification.framework.inputs import frequencies, tally
@@ -272,6 +274,166 @@ def test_the_callers_randomness_is_left_alone():
     assert torch.equal(before, torch.random.get_rng_state())
 
 
+GROUPED = [
+    (Confidence(), 2), (Confidence("entropy"), 3), (Confidence("probability", threshold=0.5), None),
+    (Confidence(per_step="expected"), None), (EntropyBounded(0.7), None), (EntropyBounded(0.0), 2),
+    (InOrder(Lanes(3), whole=True), None), (LeftToRight(), 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", slow_but(PROCESSES, "masked", "two"))
+@pytest.mark.parametrize(("order", "group"), GROUPED, ids=str)
+def test_sets_chain_and_left_to_right_are_distributions_over_sequences(order, group, name):
+    process = PROCESSES[name]
+    length = 2 if name == "three" else 3
+    order, group = (
+        (InOrder(Lanes(length), whole=True) if isinstance(order, InOrder) else order),
+        group and min(group, length),
+    )
+    x, denoiser = texts(process, length), Opinions(process, length)
+    costs = dd.order_costs(process, denoiser, x, order, group)
+    for nats in costs[:3]:
+        assert abs(float((-nats).exp().sum()) - 1) < 1e-12
+    torch.testing.assert_close(costs.sets, -dd.likelihood(process, denoiser, x, order, group=group).log_likelihood)
+    torch.testing.assert_close(costs.left_to_right, -dd.likelihood(process, denoiser, x, LeftToRight()).log_likelihood)
+    torch.testing.assert_close(costs.drawing_together + costs.order, costs.sets - costs.left_to_right)
+    assert bool(costs.drawing_together.abs().max() > 0.01) or costs.calls == length * (len(process.levels) - 1)
+
+
+def test_the_chain_is_the_order_of_the_sets_one_position_at_a_time():
+    """Confidence would choose again after every position; the chain keeps sets and their order."""
+    process, length = Masked(3, Linear()), 4
+    denoiser, x = Opinions(process, length, seed=2), texts(process, 4)
+    costs, again = dd.order_costs(process, denoiser, x, Confidence(), 2), dd.likelihood(process, denoiser, x)
+    want = torch.zeros(len(x), dtype=F64)
+    for row, words in enumerate(x):
+        z = torch.full((1, length), process.vocab_size)
+        for _ in range(2):
+            t = (z == process.vocab_size).double().mean(1)
+            law = denoiser(z, t)[0].softmax(-1)
+            best = law.topk(2).values
+            margin = (best[:, 0] - best[:, 1]).masked_fill(z[0] < process.vocab_size, -1)
+            for position in margin.argsort(descending=True)[:2].tolist():
+                t = (z == process.vocab_size).double().mean(1)
+                want[row] -= denoiser(z, t)[0, position].log_softmax(-1)[words[position]]
+                z[0, position] = words[position]
+    torch.testing.assert_close(costs.chain, want, atol=1e-6, rtol=1e-6)  # t is told in float32
+    assert (costs.chain + again.log_likelihood).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("name", slow_but(PROCESSES, "masked", "two"))
+@every_order
+def test_one_position_a_call_costs_nothing(name, order):
+    process = PROCESSES[name]
+    costs = dd.order_costs(process, Opinions(process, 2), texts(process, 2), order, 1)
+    if isinstance(order, Confidence | LeftToRight) and order.consistent_joint:  # one position a call
+        assert costs.drawing_together.abs().max() == 0
+
+
+@pytest.mark.parametrize("name", ["masked", "two"])
+def test_given_the_best_network_the_cost_is_the_total_correlation_and_the_order_has_none(name):
+    process, length, size = PROCESSES[name], 4, PROCESSES[name].vocab_size
+    noise = torch.randn((size,) * length, generator=torch.Generator().manual_seed(1), dtype=F64)
+    known = (2 * noise).flatten().softmax(0).view_as(noise)
+    x, best = texts(process, length), exact_cavity(process, known)
+    for order, group in ((Confidence(), 2), (InOrder(Lanes(2)), 2), (EntropyBounded(1.0), None)):
+        costs = dd.order_costs(process, best, x, order, group)
+        torch.testing.assert_close((-costs.chain).exp(), known.flatten(), atol=0, rtol=1e-9)
+        assert costs.order.abs().max() < 1e-9
+        assert float(known.flatten() @ costs.drawing_together) > 0, "no single sequence, but the mean"
+    if name == "masked":
+        together = float(known.flatten() @ dd.order_costs(process, best, x, InOrder(Lanes(2)), 2).drawing_together)
+        pair = known.sum((1, 3))  # positions 0 and 2 first, then 1 and 3 given them
+        rest = known.permute(0, 2, 1, 3) / pair[..., None, None]
+        apart = pair.sum(1)[:, None] * pair.sum(0)
+        halves = rest.sum(3)[..., None] * rest.sum(2)[..., None, :]
+        want = (pair * (pair / apart).log()).sum() + (known.permute(0, 2, 1, 3) * (rest / halves).log()).sum()
+        assert together == pytest.approx(float(want), rel=1e-9)
+
+
+def test_a_group_is_that_of_confidence_and_of_fewer_steps():
+    process = LEVELS["levels"]
+    x = torch.randint(6, (5, 6), generator=torch.Generator().manual_seed(0))
+    for other, order, options in (
+        (Confidence(per_step=4), Confidence(), {"steps": 18}),
+        (LeftToRight(), LeftToRight(), {"steps": 6}),
+        (InOrder(Lanes(3), whole=True), InOrder(Lanes(3)), {}),
+    ):
+        group = 4 if isinstance(order, Confidence) else 3
+        ours = dd.likelihood(process, Halves(process), x, order, group=group)
+        theirs = dd.likelihood(process, Halves(process), x, other, **options)
+        torch.testing.assert_close(ours.per_position, theirs.per_position)
+        assert ours.calls <= -(-6 * (len(process.levels) - 1) // group) + len(process.levels) - 2
+
+
+def test_padding_and_prompts_have_no_cost_and_rows_are_counted_apart():
+    process = PROCESSES["two"]
+    denoiser, x = Opinions(process, 5), torch.randint(5, (4, 5), generator=torch.Generator().manual_seed(3))
+    mask, given = torch.ones(4, 5, dtype=torch.bool), torch.zeros(4, 5, dtype=torch.bool)
+    mask[1, 2:], mask[2] = False, False
+    given[3, [0, 3]] = True
+    costs = dd.order_costs(process, denoiser, x, group=2, mask=mask, given=given)
+    assert costs.tokens.tolist() == [5, 2, 0, 3] and [float(nats[2]) for nats in costs[:3]] == [0, 0, 0]
+    for row in (0, 1, 3):
+        one = dd.order_costs(
+            process, denoiser, x[[row]], group=2, mask=mask[[row]], given=given[[row]], compact=False
+        )  # fmt: skip
+        torch.testing.assert_close(torch.stack(costs[:3])[:, row], torch.stack(one[:3])[:, 0])
+
+
+def test_the_command_for_a_mean_and_its_error():
+    process, x = PROCESSES["masked"], texts(PROCESSES["masked"], 3)
+    costs = dd.order_costs(process, Opinions(process, 3), x, group=3)
+    mean = dd.Measure.ratio(costs.drawing_together, costs.tokens, "nats/token")
+    assert mean.value == pytest.approx(float(costs.drawing_together.mean()) / 3) and mean.standard_error > 0
+
+
+BLOCK_PROCESSES = {"masked": Masked(4, Cosine()), "two": dd.presets.hdlm([0, 1, 0, 2])}
+
+
+@pytest.mark.parametrize("name", BLOCK_PROCESSES)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_block_by_block_what_is_kept_changes_no_likelihood(name, network):
+    process = BLOCK_PROCESSES[name]
+    x = torch.randint(4, (5, 8), generator=torch.Generator().manual_seed(0))
+    given = torch.zeros(5, 8, dtype=torch.bool)
+    given[:, :3], given[2, 6] = True, True
+    for order, options in ((Confidence(), {}), (LeftToRight(), {"group": 2}), (EntropyBounded(1.0), {"steps": 3})):
+        found = []
+        for keep in (True, False):
+            denoiser = NETWORKS[network](process.num_states, 4, 2)
+            found.append(dd.likelihood(process, denoiser, x, order, pace=Blocks(2), keep=keep, given=given, **options))
+            assert (denoiser.prefilled > 0) == keep
+            assert max(shape[1] for shape in denoiser.seen) == (2 if keep else 8)
+        torch.testing.assert_close(found[0].per_position, found[1].per_position, atol=1e-10, rtol=0)
+        assert found[0].calls == found[1].calls and bool((found[0].per_position[given] == 0).all())
+
+
+@pytest.mark.parametrize("name", BLOCK_PROCESSES)
+@pytest.mark.parametrize("denoiser", [ByBlocks, Forgetful])
+def test_block_by_block_likelihoods_sum_to_one(name, denoiser):
+    process = BLOCK_PROCESSES[name]
+    network = denoiser(process.num_states, 4, 2)
+    for order, options in ((Confidence(), {}), (LeftToRight(), {"steps": 1}), (Confidence("entropy"), {"group": 2})):
+        total = law(process, network, order, 4, pace=Blocks(2), **options).sum()
+        assert abs(float(total) - 1) < 1e-12
+    costs = dd.order_costs(process, network, texts(process, 4), Confidence(), 2, pace=Blocks(2))
+    assert all(abs(float((-nats).exp().sum()) - 1) < 1e-12 for nats in costs[:3])
+
+
+@pytest.mark.statistical
+def test_block_by_block_sequences_are_drawn_as_often_as_it_says():
+    process, draws = BLOCK_PROCESSES["two"], 4000
+    denoiser = ByBlocks(process.num_states, 4, 1)
+    words = dd.sample(
+        process, denoiser, (draws, 2), Confidence(), 2, pace=Blocks(1), generator=torch.Generator().manual_seed(4)
+    )
+    counts = tally(words @ torch.tensor([[4], [1]]), 16).view(4, 4)
+    expected = law(process, denoiser, Confidence(), 2, pace=Blocks(1))
+    compared = frequencies("draws", ("x_0", "x_1"), counts, expected, draws)
+    assert bool(((compared.got - compared.expected).abs() <= compared.allowed).all())
+
+
 X = torch.tensor([[0, 3, 1]])
 
 
@@ -281,6 +443,10 @@ BOUND = "ddlib.bound has an upper bound"
 def read(process=None, x=X, order=None, **options):
     process = dd.presets.hdlm([0, 0, 1, 1]) if process is None else process
     return dd.likelihood(process, never, x, order, **options)
+
+
+def costs(order=None, group=4, **options):
+    return dd.order_costs(dd.presets.hdlm([0, 0, 1, 1]), never, X, order, group, **options)
 
 
 class Gambling(LeftToRight):
@@ -327,6 +493,20 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
     read(order=Confidence(per_step=1), steps=5)
         | ValueError | steps is 5, must be at least 6: a row has 6 edges to go down
     read(order=Confidence(threshold=[0.5])) | ValueError | threshold has 1 entries, must have 2
+    read(group=0) | ValueError | group is 0, must be at least 1
+    read(group=4) | ValueError | group is 4, must be at most 3, the length of a sequence
+    read(group=2.0) | TypeError | group is 2.0, must be an int
+    read(group=2, steps=3) | ValueError | steps is 3 and group is 2, must be one of them
+    read(pace=Blocks(2)) | ValueError | size is 2, must divide the length of the text, 3
+    read(pace=Blocks(1)) | TypeError | takes one time per sequence
+    read(pace=Lanes(3)) | TypeError | pace is Lanes.*, must go block by block .*is a sampler, InOrder\(pace\)
+    read(pace="blocks") | TypeError | pace is 'blocks', must go block by block
+    costs() | ValueError | group is 4, must be at most 3, the length of a sequence
+    costs(group=0) | ValueError | group is 0, must be at least 1
+    costs(Gambling(), 2) | ValueError | order is Gambling\(.*\), must choose without chance
+    costs(Confidence(temperature=1.0), 2) | ValueError | must choose without chance
+    costs(Ancestral(), 2) | TypeError | order is Ancestral\(.*\), must be a sampler that
+    costs(InOrder(Lanes(2)), 2) | ValueError | lanes is 2, must divide the length of the sequence, 3
     read(parameterization="odds") | ValueError | parameterization is 'odds', must be one of
 """)
 

@@ -1,6 +1,7 @@
 """Which position when: every pace with every process bounds the same likelihood."""
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 import ddlib as dd
-from ddlib.paces import Blocks, LeftToRight, Pace, Patches, Ramp, RandomOrder, Together
+from ddlib.paces import Blocks, Checkerboard, Halton, Lanes, LeftToRight, Pace, Patches, Ramp, RandomOrder, Together
 from ddlib.testing.oracle import exact_cavity, integrate_bound
 from ddlib.times import Beta
 
@@ -88,6 +89,71 @@ def test_patches_are_drawn_in_turn_and_made_of_plain_values():
 @pytest.mark.parametrize("pace", [Patches.examples()[1], *(pytest.param(p, marks=SLOW) for p in Patches.examples())])
 def test_patches_are_verified(pace):
     assert dd.verify(pace).ok
+
+
+APART = [Lanes(2), Halton((2, 2), 2), Checkerboard((2, 2))]
+
+
+@pytest.mark.parametrize("pace", [*APART[:2], *(pytest.param(p, marks=SLOW) for p in (APART[2], *Lanes.examples()))])
+def test_paces_that_keep_positions_apart_are_verified(pace):
+    assert dd.verify(pace).ok
+
+
+def groups(pace, length):
+    """Positions that move together, in the order of generation."""
+    turns = pace.turns(torch.zeros(1, length, dtype=F64))[0].long()
+    assert turns.sort().values.tolist() == list(range(length)), "every position once"
+    return [sorted(group) for group in turns.argsort().view(-1, pace.size).tolist()]
+
+
+def nearest(group, columns):
+    places = torch.tensor([divmod(pixel, columns) for pixel in group], dtype=F64)
+    return float((torch.cdist(places, places) + 1e9 * torch.eye(len(group), dtype=F64)).min())
+
+
+@given(st.integers(1, 6), st.integers(1, 6))
+def test_lanes_move_a_part_of_the_sequence_apart(lanes, each):
+    together = groups(Lanes(lanes), lanes * each)
+    assert together == [[lane * each + k for lane in range(lanes)] for k in range(each)]
+
+
+@given(st.integers(1, 12), st.integers(1, 12))
+def test_a_halton_order_has_every_pixel_once_and_spreads_every_beginning(rows, columns):
+    together = [pixel for group in groups(Halton((rows, columns)), rows * columns) for pixel in group]
+    points = [(_radical(n, 2), _radical(n, 3)) for n in range(1, 20 * rows * columns)]
+    met = dict.fromkeys(int(rows * a) * columns + int(columns * b) for a, b in points)
+    assert list(met) == together[: len(met)], "the order in which exact points meet pixels"
+
+
+def _radical(number, base):
+    digits, place = Fraction(0), Fraction(1, base)
+    while number:
+        digits, number, place = digits + number % base * place, number // base, place / base
+    return digits
+
+
+def test_a_quarter_of_a_halton_order_is_in_all_quarters_of_the_picture():
+    first = [divmod(pixel, 16) for (pixel,) in groups(Halton((16, 16)), 256)[:64]]
+    quarters = [(row // 8, column // 8) for row, column in first]
+    assert {quarters.count(quarter) for quarter in set(quarters)} <= {15, 16, 17} and len(set(quarters)) == 4
+    apart = [nearest(group, 16) for group in groups(Halton((16, 16), 8), 256)]
+    chance = torch.randperm(256, generator=torch.Generator().manual_seed(0)).view(-1, 8).tolist()
+    assert sum(apart) > 1.5 * sum(nearest(group, 16) for group in chance)
+
+
+@pytest.mark.parametrize(("shape", "colors"), [((3, 4), 2), ((6, 10), 4), ((4, 6), 8), ((12, 20), 16), ((5, 2), 1)])
+def test_pixels_of_a_color_are_apart_and_all_colors_as_many(shape, colors):
+    together = groups(Checkerboard(shape, colors), shape[0] * shape[1])
+    assert len(together) == colors and all(nearest(group, shape[1]) >= math.sqrt(colors) - 1e-9 for group in together)
+    if colors == 2:
+        assert all(sum(divmod(pixel, shape[1])) % 2 == k for k, group in enumerate(together) for pixel in group)
+
+
+def test_a_checkerboard_is_the_dither_of_bayer():
+    bayer = torch.zeros(1, 1, dtype=torch.int64)
+    for _ in range(3):
+        bayer = torch.cat([torch.cat([4 * bayer, 4 * bayer + 2], 1), torch.cat([4 * bayer + 3, 4 * bayer + 1], 1)], 0)
+    assert torch.equal(Checkerboard((8, 8)).ranks.view(8, 8), bayer)
 
 
 class Wrong(torch.nn.Module):
@@ -367,6 +433,16 @@ test_bad_paces_are_refused = refuses(r"""
     Patches((4, 6), (2, 4)) | ValueError | patch is \(2, 4\), must divide the rows and columns of shape \(4, 6\)
     Patches((4, 0), (2, 1)) | ValueError | shape\[1\] is 0, must be
     Patches((4, 4.0), (2, 1)) | TypeError | shape\[1\] is 4.0, must be
+    bound_along(pace=Lanes(4)) | ValueError | lanes is 4, must divide the length of the sequence, 6
+    bound_along(pace=Halton((2, 2))) | ValueError | shape is \(2, 2\), must have as many pixels .*positions, 6
+    Lanes(0) | ValueError | lanes is 0, must be at least 1
+    Lanes(2.0) | TypeError | lanes is 2.0, must be an int
+    Halton((4, 4), 3) | ValueError | size is 3, must divide the pixels of shape \(4, 4\), 16
+    Halton("44") | TypeError | shape is '44', must be two numbers, of rows and of columns
+    Checkerboard((4, 4), 3) | ValueError | colors is 3, must be a power of 2
+    Checkerboard((3, 3)) | ValueError | shape is \(3, 3\), must have sides that are multiples of 1, one of them of 2: 2
+    Checkerboard((6, 6), 8) | ValueError | must have sides that are multiples of 2, one of them of 4: 8 colors
+    Checkerboard((6, 3), 4) | ValueError | must have sides that are multiples of 2: 4 colors
     Patches(16, (2, 1)) | TypeError | shape is 16, must be two numbers, of rows and of columns
     Patches((4, 4), (2,)) | TypeError | patch is \(2,\), must be two numbers
 """)

@@ -99,12 +99,12 @@ def draws_count_where_the_first_position_moves_alone(draw, self, rows, length, g
     return drawn._replace(measure=torch.where(drawn.t[:, :1] > 0, drawn.measure, 0.0))
 
 
-@fault("denoiser([x z y], [0 t u])", FirstHitting, within=loop._Contexts)
+@fault("denoiser([x z y], [0 t u])", FirstHitting, within=loop.BlockContexts)
 def the_words_before_a_window_are_those_of_another_text(at, self, before, after, behind, times):
     return at(before.roll(1, 0), after, behind, times)
 
 
-@fault("denoiser([x z y], [0 t u])", FirstHitting, within=loop._Contexts)
+@fault("denoiser([x z y], [0 t u])", FirstHitting, within=loop.BlockContexts)
 def noise_behind_a_window_is_told_as_words(at, self, before, after, behind, times):
     return at(before, after, behind, torch.zeros_like(times))
 
@@ -126,7 +126,7 @@ def positions_begin_anew_in_a_window(_window, self, said, z):
     return said[:, : z.shape[1]]
 
 
-@fault("extend(z, t, prefill(x)), x all words before", FirstHitting, within=loop._Contexts)
+@fault("extend(z, t, prefill(x)), x all words before", FirstHitting, within=loop.BlockContexts)
 def what_is_kept_does_not_grow(at, self, before, after, behind, times):
     here = at(before, after, behind, times)
     if self.keeps:
@@ -134,7 +134,7 @@ def what_is_kept_does_not_grow(at, self, before, after, behind, times):
     return here
 
 
-@fault("extend(z, t, prefill(x)), x all words before", FirstHitting, within=loop._Contexts)
+@fault("extend(z, t, prefill(x)), x all words before", FirstHitting, within=loop.BlockContexts)
 def what_is_kept_is_a_block_late(at, self, before, after, behind, times):
     here = at(before, after, behind, times)
     if self.keeps:

@@ -13,6 +13,7 @@ from refusals import refused_with
 from tiny import STATES, WORDS, build, trained
 from torch.utils.flop_counter import FlopCounterMode
 
+import ddlib as dd
 from ddlib.typing import BlockDenoiser
 from ddlib_models.attention.backends import Flex
 from ddlib_models.hf.auto import DiTConfig, DiTModel
@@ -290,3 +291,15 @@ def test_the_contract_of_block_diffusion_and_transformers_model():
             assert set(asked) <= set(given)
         torch.testing.assert_close(one.extend(z, t, one.prefill(x)), in_full(model, x, z, t), atol=1e-5, rtol=1e-5)
     assert not isinstance(torch.nn.Linear(2, 2), BlockDenoiser)
+
+
+@pytest.mark.parametrize("order", [dd.samplers.LeftToRight(), dd.samplers.Confidence("entropy")], ids=str)
+def test_likelihoods_with_what_is_kept_are_those_without(order):
+    process = dd.presets.hdlm(torch.arange(WORDS) // 4)
+    model = trained(num_states=process.num_states, block_size=4, depth=2).double()
+    x = draw(12)
+    kept, whole = (
+        dd.likelihood(process, model, x, order, group=2, pace=dd.paces.Blocks(4), keep=keep) for keep in (True, False)
+    )
+    torch.testing.assert_close(kept.per_position, whole.per_position, atol=1e-10, rtol=0)
+    assert kept.calls == whole.calls

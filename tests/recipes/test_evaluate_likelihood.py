@@ -70,6 +70,48 @@ def test_the_same_whatever_the_batch_and_the_first_are_a_part_of_all(published):
     assert few["nats_per_token"]["error"] > 0
 
 
+def test_costs_are_those_of_ddlib_with_errors_of_the_differences(published):
+    saved, data = open_saved(published.run), published.data
+    grouped = exact(saved, data, reader(saved, ENTROPY, group=4), None, 5, 4, ALONE, group=4)
+    batch = next(examples(data.validation, length=24, pad_id=data.pad_id, batch_size=5, seed=0, threads=0))
+    costs = dd.order_costs(
+        saved.process, saved.denoiser, batch.x, dd.samplers.Confidence("entropy"), 4, given=~batch.mask,
+        parameterization="posterior",
+    )  # fmt: skip
+    pairs = {"nats_per_token": costs.sets, "drawing_together": costs.drawing_together, "order": costs.order}
+    for name, nats in pairs.items():
+        mean = dd.Measure.ratio(nats, costs.tokens, "nats/token")
+        assert grouped[name]["value"] == pytest.approx(mean.value, rel=1e-5, abs=1e-7), name
+        assert grouped[name]["error"] == pytest.approx(mean.standard_error, rel=1e-4) and grouped[name]["noise"] is None
+    how = grouped["protocol"]
+    assert how["steps"] == "one per 4 edges" and how["pace"] == "none" and how["calls"] == costs.calls
+    assert 0 < grouped["drawing_together"]["error"] < grouped["nats_per_token"]["error"]
+
+
+@pytest.fixture(scope="module")
+def blocked(tmp_path_factory):
+    return publish_tiny(tmp_path_factory.mktemp("blocks"), pace="blocks:size=4")
+
+
+def test_a_network_of_blocks_reads_block_by_block_and_keeps_what_it_worked_out(blocked, monkeypatch):
+    saved, data, pace = open_saved(blocked.run), blocked.data, dd.paces.Blocks(4)
+    order = reader(saved, "left_to_right", 24, 2, pace)
+    likely = exact(saved, data, order, None, 3, 3, ALONE, 24, 2, pace)
+    batch = next(examples(data.validation, length=24, pad_id=data.pad_id, batch_size=3, seed=0, threads=0))
+    own = dd.likelihood(
+        saved.process, saved.denoiser, batch.x, order, given=~batch.mask, parameterization="posterior", pace=pace,
+        group=2, keep=False,
+    )  # fmt: skip
+    nats = -float(own.log_likelihood.sum()) / int(batch.mask.sum())
+    assert likely["nats_per_token"]["value"] == pytest.approx(nats, rel=1e-5)
+    assert likely["protocol"]["pace"] == repr(pace) and likely["protocol"]["calls"] == own.calls
+    assert likely["order"]["value"] == pytest.approx(0, abs=1e-6)
+    whole = exact(saved, data, order, None, 3, 3, ALONE, 24, 2)
+    assert whole["protocol"]["pace"] == "none"
+    with pytest.raises(ValueError, match="likelihood_group=8: must be at most 4, the tokens that one call may draw"):
+        reader(saved, "left_to_right", 24, 8, pace)
+
+
 class Share(World):
     """One of several processes, that hears nothing of the others."""
 
@@ -115,6 +157,18 @@ def test_the_command_tells_it(published, tmp_path, capsys):
     assert "likelihood: exact, over 5 texts" in shown and "6 network calls per batch, padding: given" in shown
 
 
+def test_the_command_tells_what_a_group_and_an_order_cost(published, tmp_path, capsys):
+    place = tmp_path / "result.json"
+    asked = ["--scorer", "none", "--replicates", "1", "--sequences", "4", "--likelihood", "in_order:lanes:4"]
+    main([str(published.run), *asked, "--likelihood-group", "4", "--out", str(place)])
+    likely = json.loads(place.read_text(encoding="utf-8"))["likelihood"]
+    shown = " ".join(capsys.readouterr().out.split())
+    for name in ("drawing_together", "order"):
+        assert likely[name]["unit"] == "nats/token" and likely[name]["error"] > 0
+        assert f"likelihood {name.replace('_', ' ')} │ {likely[name]['value']:.4f}" in shown
+    assert "costs: drawing together against the same order one position at a time" in shown
+
+
 def test_without_the_option_there_is_none(published, capsys):
     result = evaluate(replace(options(published, sequences=2), likelihood=None), ALONE)
     show(result, make_console())
@@ -128,6 +182,9 @@ def test_without_the_option_there_is_none(published, capsys):
         ({"likelihood": "confidence:temperature=-1"}, "likelihood: temperature is -1"),
         ({"likelihood": None, "likelihood_steps": 3}, "likelihood_steps=3: of no likelihood, name an order"),
         ({"likelihood_steps": 0}, "likelihood_steps=0: must be at least 1"),
+        ({"likelihood_group": 0}, "likelihood_group=0: must be at least 1"),
+        ({"likelihood": None, "likelihood_group": 3}, "likelihood_group=3: of no likelihood, name an order"),
+        ({"likelihood_group": 2, "likelihood_steps": 3}, "likelihood_group=2: must be given without likelihood_steps"),
     ],
 )
 def test_bad_options_are_refused_before_the_run_is_opened(published, asked, message):
@@ -143,6 +200,10 @@ def test_what_has_no_likelihood_is_refused_before_anything_is_measured(published
     ):
         with pytest.raises(ValueError, match=message):
             evaluate(replace(options(published), likelihood=name), ALONE)
+    with pytest.raises(ValueError, match="likelihood_group=25: must be at most 24"):
+        evaluate(options(published, likelihood_group=25), ALONE)
+    with pytest.raises(ValueError, match="likelihood='in_order:blocks:7': size is 7, must divide"):
+        evaluate(replace(options(published), likelihood="in_order:blocks:7"), ALONE)
     blurred = publish_tiny(tmp_path, dict(kind="hdlm", clusters=8, xi=0.9))
     with pytest.raises(SystemExit, match=r"error: likelihood='confidence': .*xi < 1"):
         main([str(blurred.run), "--scorer", "none", "--likelihood", "confidence"])

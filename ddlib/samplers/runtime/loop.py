@@ -147,7 +147,12 @@ def _check_pace(run: SamplingCall, pace: Pace) -> None:
 
 def _draw_by_blocks(run: SamplingCall, size: int) -> Tokens:
     """Draw the blocks from left to right, each by a run of the sampler; blocks without free positions are skipped."""
-    contexts, fixed, free, prior = _Contexts(run, size), run.fixed, run.free, _noise_behind(size, run)
+    contexts, fixed, free, prior = (
+        BlockContexts(run.network, size, run.keep),
+        run.fixed,
+        run.free,
+        _noise_behind(size, run),
+    )
     numbers, begun = count(-1), False
     for start in range(0, fixed.shape[1], size):
         end = start + size
@@ -184,14 +189,20 @@ def _draw_by_blocks(run: SamplingCall, size: int) -> Tokens:
     return fixed
 
 
-class _Contexts:
-    """Contexts of the model input, one block after the other."""
+class BlockContexts:
+    """Contexts of the model input, one block after the other.
 
-    def __init__(self, run: SamplingCall, size: int) -> None:
-        self.denoiser, able = run.network.denoiser, run.network.capabilities
+    Args:
+        network: the model wrapper of the whole sequence.
+        size: positions of a block.
+        keep: whether a ``BlockDenoiser`` caches its computations for earlier blocks.
+    """
+
+    def __init__(self, network: ModelWrapper, size: int, keep: bool) -> None:
+        self.denoiser, able = network.denoiser, network.capabilities
         # the denoiser ignores everything behind its own blocks
         self.short = able.block_size > 0 and size % able.block_size == 0
-        self.keeps = run.keep and self.short and able.caches_blocks
+        self.keeps = keep and self.short and able.caches_blocks
         self.cache: Any = None
 
     def at(self, before: Tokens, after: Tensor, behind: Tensor, times: Tensor) -> FullContext:

@@ -156,3 +156,16 @@ def needs(attribute: str, otherwise: str) -> Callable[[Case], str]:
         return "" if found else f"{type(case.subject).__name__} {otherwise}"
 
     return applies
+
+
+def at_length(length: int, applies: Callable[[Case], str] | None = None) -> Callable[[Case], str]:
+    """Return an ``applies`` for claims about samplers of sequences of this length, on top of another one."""
+
+    def fits(case: Case) -> str:
+        try:
+            case.subject.check_length(length)
+        except ValueError as error:
+            return f"{type(case.subject).__name__} is for sequences of other lengths: {error}"
+        return "" if applies is None else applies(case)
+
+    return fits

@@ -10,7 +10,7 @@ from ddlib.paces import LeftToRight, RandomOrder
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import sample
 from ddlib.utils.random import KeyedGenerator
-from ddlib.verification.framework.cases import Case, needs
+from ddlib.verification.framework.cases import Case, at_length, needs
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import drawn_jointly
 from ddlib.verification.framework.reference import exact_cavity
@@ -138,11 +138,12 @@ def _no_word(run: Case) -> str:
 
 CLAIMS = (
     Claim("sampler", "position by position", "dependent tokens follow their joint distribution after few steps each",
-          "binomial bounds, false alarm 1e-6", _left_to_right, ({"steps": 2},), ({"steps": 1}, {"steps": 5}), _no_word,
+          "binomial bounds, false alarm 1e-6", _left_to_right, ({"steps": 2},), ({"steps": 1}, {"steps": 5}),
+          at_length(1, _no_word),
           rests_on=("one word",),
           means="the model gets tokens before a window at time 0, and positions after it as noise at time 1"),
     Claim("sampler", "words kept", "a denoiser with a cache of finished blocks draws the same tokens",
-          "exactly", _kept, applies=_several, rests_on=("keyed noise",)),
+          "exactly", _kept, applies=at_length(1, _several), rests_on=("keyed noise",)),
     Claim("sampler", "in any order", "and in random orders, where positions have times of their own",
           "binomial bounds, false alarm 1e-6", _in_any_order, ({"steps": 2},), ({"steps": 1}, {"steps": 5}), _one_time,
           rests_on=("one word",)),

@@ -11,7 +11,7 @@ from ddlib.samplers import Sampler, sample
 from ddlib.samplers.likelihood import check_likelihood, likelihood
 from ddlib.schedules import Linear
 from ddlib.verification.claims.samplers.sampler import hurried
-from ddlib.verification.framework.cases import Case, few, served
+from ddlib.verification.framework.cases import Case, at_length, few, served
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import drawn_jointly
 from ddlib.verification.framework.reference import exact_cavity, sequences
@@ -75,10 +75,10 @@ def _known(run: Case, point: Point) -> Iterator[Comparison]:
 
 CLAIMS = (
     Claim("likelihood", "sums to one", "likelihoods of all sequences sum to one, for any network", "1e-9", _sums,
-          ({"steps": _ALL}, {"steps": 2}), ({"steps": 1}, {"steps": 3})),
+          ({"steps": _ALL}, {"steps": 2}), ({"steps": 1}, {"steps": 3}), at_length(2)),
     Claim("likelihood", "as drawn", "sequences are drawn with the frequency of their likelihood",
           "binomial bounds, false alarm 1e-6", _drawn, ({"steps": _ALL}, {"steps": 2}), ({"steps": 1}, {"steps": 3}),
-          rests_on=("sums to one",)),
+          at_length(2), rests_on=("sums to one",)),
     Claim("likelihood", "best network", "with the exact network it is the probability of the sequence", "1e-9", _known,
-          applies=hurried, rests_on=("sums to one",)),
+          applies=at_length(2, hurried), rests_on=("sums to one",)),
 )  # fmt: skip

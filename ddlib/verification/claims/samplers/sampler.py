@@ -13,7 +13,8 @@ from ddlib.processes.examples import four, levels
 from ddlib.samplers import Sampler, SamplingContext, State, sample
 from ddlib.schedules import Linear
 from ddlib.utils.random import KeyedGenerator
-from ddlib.verification.framework.cases import Case, few, needs, served
+from ddlib.utils.validation import require
+from ddlib.verification.framework.cases import Case, at_length, few, needs, served
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import drawn, drawn_jointly, in_any_batch
 from ddlib.verification.framework.reference import exact_cavity
@@ -32,8 +33,10 @@ def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Case]:
 
     Raises:
         TypeError: the given process is not supported.
-        ValueError: no process is supported.
+        ValueError: no process is supported, or no length of the sequences that are drawn.
     """
+    short = [fits(Case(sampler, processes()[0])) for fits in (at_length(1), at_length(2))]
+    require(not all(short), f"{sampler!r} is verified on sequences of 1 and 2 tokens: {short[-1]}")
 
     def check(process: ForwardProcess) -> None:
         run = Case(sampler, process)
@@ -166,21 +169,23 @@ def _unpicked(run: Case) -> str:
 
 CLAIMS = (
     Claim("sampler", "one word", "a token follows its distribution", "binomial bounds, false alarm 1e-6", _one_word,
-          ({"steps": _STEPS},), ({"steps": 200},), _no_draw),
+          ({"steps": _STEPS},), ({"steps": 200},), at_length(1, _no_draw)),
     Claim("sampler", "few steps", "a token follows its distribution after one step and after three",
-          "binomial bounds, false alarm 1e-6", _one_word, ({"steps": 1}, {"steps": 3}), applies=_discretised,
+          "binomial bounds, false alarm 1e-6", _one_word, ({"steps": 1}, {"steps": 3}),
+          applies=at_length(1, _discretised),
           rests_on=("one word",)),
     Claim("sampler", "on the way", "the state of a token follows q_t at every time of the grid",
-          "binomial bounds, false alarm 1e-6", _on_the_way, ({"steps": 6},), ({"steps": 24},), _off_the_grid,
-          rests_on=("one word",)),
+          "binomial bounds, false alarm 1e-6", _on_the_way, ({"steps": 6},), ({"steps": 24},),
+          at_length(1, _off_the_grid), rests_on=("one word",)),
     Claim("sampler", "two words", "two dependent tokens follow their joint distribution, and on the way each its q_t",
           "binomial bounds, false alarm 1e-6",
-          _two_words, ({"steps": 100},), ({"steps": 400},), hurried, rests_on=("one word",)),
+          _two_words, ({"steps": 100},), ({"steps": 400},), at_length(2, hurried), rests_on=("one word",)),
     Claim("sampler", "prompt", "the prompt stands and conditions the rest", "binomial bounds, false alarm 1e-6",
-          _prompts, applies=hurried, rests_on=("two words",)),
+          _prompts, applies=at_length(2, hurried), rests_on=("two words",)),
     Claim("sampler", "network calls", "no more than max_model_calls, and tokens even after one step", "exactly", _calls,
-          ({"steps": 1}, {"steps": 5})),
-    Claim("sampler", "keyed noise", "the same noise draws the same tokens, in any batch", "exactly", _repeats),
+          ({"steps": 1}, {"steps": 5}), applies=at_length(2)),
+    Claim("sampler", "keyed noise", "the same noise draws the same tokens, in any batch", "exactly", _repeats,
+          applies=at_length(2)),
     Claim("sampler", "rows picked", "a row goes on the same wherever it is put, and however often", "exactly", _picked,
-          ({"steps": 12},), applies=_unpicked, rests_on=("keyed noise",)),
+          ({"steps": 12},), applies=at_length(2, _unpicked), rests_on=("keyed noise",)),
 )  # fmt: skip
