@@ -121,12 +121,12 @@ def order_costs(
 class _Moves(NamedTuple):
     """Descents of each row, in turn."""
 
-    position: Int64[Tensor, "B M"]
-    target: Int64[Tensor, "B M"]
-    log_prob: Float64[Tensor, "B M"]
-    first: Bool[Tensor, "B M"]
+    position: Int64[Tensor, "B n"]
+    target: Int64[Tensor, "B n"]
+    log_prob: Float64[Tensor, "B n"]
+    first: Bool[Tensor, "B n"]
     """True at the first descent of a step."""
-    valid: Bool[Tensor, "B M"]
+    valid: Bool[Tensor, "B n"]
     """False after the last descent of a row, which may have fewer than others."""
 
     @classmethod
