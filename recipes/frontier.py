@@ -6,8 +6,9 @@
 
 A cell is a sampler and a number of calls; all cells draw with the same keyed noise. For each it measures the scorer's
 nats per token, the entropy of a sample's tokens, both with standard errors over samples, and the network calls per
-sample that were made. Prints a line per cell, and writes frontier.json and a figure, frontier.png, into the folder of
-the run. The file is written after each cell; the same command continues it, and more samplers or calls extend it.
+sample that were made; and nats and entropy of held-out data, where the run's data is there. Prints a line per cell, and
+writes frontier.json and a figure, frontier.png, into the folder of the run. The file is written after each cell; the
+same command continues it, and more samplers or calls extend it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,12 +24,12 @@ from recipes.config import at_least
 from recipes.console import check_file, make_console, plain_errors
 from recipes.engine.parallel import World
 from recipes.engine.provenance import provenance
-from recipes.evaluation.frontier import fewest_calls, in_a_line, kept_cells, network_calls, quality, write_figure
+from recipes.evaluation import frontier as cell_measures
 from recipes.evaluation.generative import NONE
 from recipes.evaluation.report import check_model, named, write
 from recipes.evaluation.samples import draw_samples
 from recipes.generation.sampling import Sampling, protocol
-from recipes.metrics.scoring import Scorer, load_scorer, score
+from recipes.metrics.scoring import Scorer, load_scorer
 from recipes.model_io import WEIGHTS, LoadedModel, LoadOptions, Precision, measured_length
 from recipes.model_io.samplers import check_sampler
 
@@ -75,18 +76,19 @@ class Options:
 
     def __post_init__(self) -> None:
         at_least(2, samples=self.samples)  # one sample has no standard error
-        at_least(1, batch=self.batch, calls=min(self.calls, default=0))
-        at_least(1, length=1 if self.length is None else self.length)
+        length = 1 if self.length is None else self.length
+        at_least(1, batch=self.batch, calls=min(self.calls, default=0), length=length)
         at_least(0, seed=self.seed)
         for name in self.samplers:
             check_sampler(name, "samplers")
+        if self.path.suffix == ".png":
+            raise ValueError(f"out={self.path}: is that of the figure, must be a file for JSON")
         self.sampling(USUAL[0], 1)
 
     def sampling(self, sampler: str, steps: int) -> Sampling:
         """Return the sampling options of a cell."""
-        return Sampling(
-            sampler=sampler, steps=steps, temperature=self.temperature, top_p=self.top_p, pace=self.pace
-        )  # fmt: skip
+        same = {"temperature": self.temperature, "top_p": self.top_p, "pace": self.pace}
+        return Sampling(sampler=sampler, steps=steps, **same)
 
     @property
     def path(self) -> Path:
@@ -115,18 +117,14 @@ def cells_of(saved: LoadedModel, options: Options, length: int) -> Iterator[Cell
     """
     for name in options.samplers or USUAL:
         try:
-            each = fewest_calls(saved, options.sampling(name, 1), length)
+            each = cell_measures.fewest_calls(saved, options.sampling(name, 1), length)
         except ValueError:
             if options.samplers or name == USUAL[0]:
                 raise
             continue
         if max(options.calls) < each:
-            raise ValueError(
-                f"calls={max(options.calls)}: {name} makes up to {each} in its fewest steps, allow as many"
-            )
-        for budget in sorted({*options.calls}):
-            if budget >= each:
-                yield Cell(name, budget, budget // each)
+            raise ValueError(f"calls={max(options.calls)}: {name} makes up to {each} in its fewest steps")
+        yield from (Cell(name, calls, calls // each) for calls in sorted({*options.calls}) if calls >= each)
 
 
 def settings_of(saved: LoadedModel, options: Options, length: int, scorer: Scorer | None) -> dict[str, Any]:
@@ -145,13 +143,11 @@ def measured(
 ) -> dict[str, Any]:
     """Draw and judge the samples of a cell."""
     sampling = options.sampling(cell.sampler, cell.steps)
-    with network_calls(saved.model) as made:
+    with cell_measures.network_calls(saved.model) as made:
         drawn = draw_samples(saved, sampling, options.samples, length, options.batch, options.seed, world)
     documents = [saved.document(words) for words in drawn]
-    texts = [saved.tokenizer.decode(words) for words in documents]
-    scores = None if scorer is None else score(scorer, texts, options.scorer_bos)
-    empty = sum(not words for words in documents)
-    return {**vars(cell), "calls": made.sequences / options.samples, **quality(documents, scores), "empty": empty}
+    calls = made.sequences / options.samples
+    return {**vars(cell), "calls": calls, **cell_measures.judged(saved, documents, scorer, options.scorer_bos)}
 
 
 def frontier(options: Options, console: Console) -> dict[str, Any]:
@@ -164,26 +160,31 @@ def frontier(options: Options, console: Console) -> dict[str, Any]:
     check_model("out", options.path, options.run)
     world = World(0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     saved = options.reading.open(options.run, world.device, options.precision)
-    pace = options.sampling(USUAL[0], 1).named(saved)
-    length = measured_length(saved, options.length, pace.block or 1)
+    length = measured_length(saved, options.length, options.sampling(USUAL[0], 1).named(saved).block or 1)
     cells = list(cells_of(saved, options, length))
     if options.scorer != NONE and saved.layout is not None:
-        raise ValueError(f"scorer={options.scorer!r}: the samples of {saved.name} are no text, must be none")
+        raise ValueError(f"scorer={options.scorer!r}: the samples of {saved.name} are no text, must be {NONE}")
     scorer = None if options.scorer == NONE else load_scorer(options.scorer, world.device, options.scorer_bos)
     settings = settings_of(saved, options, length, scorer)
-    found, starts = kept_cells(options.path, settings, console)
+    found, starts = cell_measures.kept_cells(options.path, settings, console)
     starts.append(provenance(saved.plugins))
-    result = {"protocol": {"run": options.run, **settings}, "cells": found, "starts": starts}
+    real = cell_measures.held_out_documents(saved, length, options.samples)
+    result = {
+        "protocol": {"run": options.run, **settings},
+        "held_out": None if real is None else cell_measures.judged(saved, real, scorer, options.scorer_bos),
+        "cells": found,
+        "starts": starts,
+    }
     there = [{name: one[name] for name in vars(cells[0])} for one in found]
     for cell in cells:
         if vars(cell) not in there:
             found.append(measured(saved, options, cell, length, scorer, world))
             write(options.path, result)
-            console.print(in_a_line(found[-1]), markup=False, soft_wrap=True)
+            console.print(cell_measures.in_a_line(found[-1]), markup=False, soft_wrap=True)
     write(options.path, result)
-    judge = None if scorer is None else Path(scorer.name).name
-    write_figure(options.path.with_suffix(".png"), found, judge, f"{options.samples} samples of {length} tokens each")
-    console.print(f"written to {options.path}, figure {options.path.with_suffix('.png')}", markup=False, soft_wrap=True)
+    picture = options.path.with_suffix(".png")
+    cell_measures.write_figure(picture, result, f"{options.samples} samples of {length} tokens each")
+    console.print(f"written to {options.path}, figure {picture}", markup=False, soft_wrap=True)
     return result
 
 

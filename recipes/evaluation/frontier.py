@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -14,9 +14,11 @@ from torch import nn
 
 import ddlib as dd
 from ddlib import plot
+from recipes.data import examples, wrapped
+from recipes.engine.validation import WINDOWS
 from recipes.generation.sampling import Sampling
-from recipes.metrics.scoring import Scores, generative, mean_entropy
-from recipes.model_io import LoadedModel, make_sampler
+from recipes.metrics.scoring import Scorer, Scores, generative, mean_entropy, score
+from recipes.model_io import LoadedModel, held_out, make_sampler
 
 COLOURS = (plot.BLUE, plot.ORANGE, plot.GREEN, plot.VERMILION, plot.DARK, "#CC79A7", "#56B4E9", "#B8A800")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -103,6 +105,40 @@ def _with_error(found: dd.Measure | None) -> dict[str, float | None] | None:
     return {"value": found.value, "error": None if math.isnan(found.standard_error) else found.standard_error}
 
 
+def judged(
+    saved: LoadedModel, documents: Sequence[Sequence[int]], scorer: Scorer | None, bos: bool = False
+) -> dict[str, Any]:
+    """Return the ``quality`` of documents in the model's tokens, their number, and the number of empty ones.
+
+    Args:
+        saved: the model.
+        documents: tokens of each, without special ones.
+        scorer: the judge; None for the entropy alone.
+        bos: see ``score``.
+    """
+    texts = [] if scorer is None else [saved.tokenizer.decode(words) for words in documents]
+    found = quality(documents, None if scorer is None else score(scorer, texts, bos))
+    return {**found, "samples": len(documents), "empty": sum(not words for words in documents)}
+
+
+def held_out_documents(saved: LoadedModel, length: int, count: int) -> list[list[int]] | None:
+    """Return the tokens of the first validation sequences, at most ``length`` each; None without the run's data.
+
+    Data that were prepared anew with another tokenizer are not the run's.
+    """
+    try:
+        data = held_out(saved)
+        part = (wrapped(data, length) if saved.rows == "wrapped" else data).validation
+    except (FileNotFoundError, ValueError):
+        return None
+    count = min(count, len(part))
+    stream = examples(part, length=length, pad_id=data.fill_id, batch_size=count, seed=WINDOWS, threads=0)
+    with closing(stream):
+        batch = next(iter(stream))
+    rows = [words[there].tolist() for words, there in zip(batch.x, batch.mask, strict=True)]
+    return [saved.document(words) for words in rows]
+
+
 def fewest_calls(saved: LoadedModel, sampling: Sampling, length: int) -> int:
     """Return the largest number of network calls of a sampler in its fewest steps, one for each part of the pace.
 
@@ -148,18 +184,18 @@ def in_a_line(cell: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def write_figure(path: Path, cells: Sequence[Mapping[str, Any]], scorer: str | None, title: str) -> None:
+def write_figure(path: Path, result: Mapping[str, Any], title: str) -> None:
     """Draw nats against entropy, or without a judge entropy against network calls; a curve for each sampler.
 
     Args:
         path: of the PNG.
-        cells: ``sampler``, ``calls`` (mean per sample), ``nats`` and ``entropy`` as in ``quality``.
-        scorer: name of the judge; None without one.
+        result: the content of the result file.
         title: title of the figure.
     """
     figure, (axes,) = plot.panels(size=(7.0, 5.0))
-    across, up = ("entropy", "nats") if scorer is not None else ("calls", "entropy")
-    shown = [cell for cell in cells if cell["entropy"] is not None and cell[up] is not None]
+    scorer, real = result["protocol"]["scorer"], result["held_out"] or {"entropy": None, "nats": None}
+    across, up = ("calls", "entropy") if scorer is None else ("entropy", "nats")
+    shown = [cell for cell in result["cells"] if cell["entropy"] is not None and cell[up] is not None]
     for number, name in enumerate(dict.fromkeys(cell["sampler"] for cell in shown)):
         row = sorted((cell for cell in shown if cell["sampler"] == name), key=lambda cell: cell["calls"])
         xs = [cell["calls"] if across == "calls" else cell["entropy"]["value"] for cell in row]
@@ -173,11 +209,16 @@ def write_figure(path: Path, cells: Sequence[Mapping[str, Any]], scorer: str | N
         for x, y, cell in zip(xs, ys, row, strict=True):
             label = f"{cell['calls']:.0f}"
             axes.annotate(label, (x, y), (4, 4), textcoords="offset points", fontsize=7, color=colour)
+    if real["entropy"] is not None and scorer is None:
+        axes.axhline(real["entropy"]["value"], color=plot.GREY, linestyle=":", label="held-out data")
+    elif real["entropy"] is not None and real["nats"] is not None:
+        place = real["entropy"]["value"], real["nats"]["value"]
+        axes.plot(*place, "*", color=plot.GREY, markersize=11, label="held-out data")
     entropy = "entropy of a sample's tokens, nats"
     if scorer is None:
         axes.set(xlabel="network calls per sample", ylabel=entropy, xscale="log")
     else:
-        axes.set(xlabel=entropy, ylabel=f"nats per token of {scorer}; lower is better")
+        axes.set(xlabel=entropy, ylabel=f"nats per token of {Path(scorer['name']).name}")
     axes.set_title(title, loc="left", fontweight="bold")
     if shown:
         legend = "bars: one standard error; beside a point: network calls per sample"

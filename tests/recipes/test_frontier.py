@@ -1,5 +1,6 @@
 """The report of quality, variety and network calls of a run's samples."""
 
+import itertools
 import json
 import shutil
 from dataclasses import replace
@@ -13,9 +14,10 @@ import ddlib as dd
 from ddlib_models import DiT
 from recipes import frontier as command
 from recipes.console import make_console
-from recipes.evaluation.frontier import network_calls, quality, write_figure
+from recipes.evaluation.frontier import held_out_documents, network_calls, quality, write_figure
 from recipes.frontier import Options, frontier, main
-from recipes.metrics.scoring import Scores
+from recipes.metrics.scoring import Scores, load_scorer, score
+from recipes.model_io import open_saved
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +105,8 @@ def test_what_does_not_fit_is_refused_before_any_work(options, published, tmp_pa
         replace(options, samplers=("ancestral", "nonsense"))
     with pytest.raises(ValueError, match="calls=0: must be at least 1"):
         replace(options, calls=(4, 0))
+    with pytest.raises(ValueError, match="must be a file for JSON"):
+        replace(options, out=tmp_path / "found.png")
     with pytest.raises(ValueError, match="calls=1: theta_trapezoidal makes up to 2"):
         run(replace(options, samplers=("theta_trapezoidal",), calls=(1,)))
     with pytest.raises(ValueError, match="no-such-folder' cannot be loaded"):
@@ -150,6 +154,20 @@ def test_quality_of_nothing_is_none(tmp_path):
     one = quality([[1, 2], []])
     assert one["nats"] is None and one["entropy"]["error"] is None
     cells = [{"sampler": "a", "calls": 2.0, **nothing}, {"sampler": "b", "calls": 2.0, **one}]
-    for scorer in ("judge", None):
-        write_figure(tmp_path / "empty.png", cells, scorer, "nothing")
-        assert (tmp_path / "empty.png").exists()
+    for scorer, real in itertools.product(({"name": "models/judge"}, None), (nothing, one, None)):
+        write_figure(tmp_path / "some.png", dict(protocol={"scorer": scorer}, held_out=real, cells=cells), "nothing")
+        assert (tmp_path / "some.png").exists()
+
+
+def test_held_out_text_is_judged_beside(published, scorer, options):
+    result = run(replace(options, scorer=str(scorer), samples=6, samplers=("ancestral",), calls=(2,)))
+    saved, judge = open_saved(published.run), load_scorer(str(scorer))
+    texts = [saved.tokenizer.decode(words) for words in held_out_documents(saved, 24, 6)]
+    whole = [
+        json.loads(line)["text"] for line in (published.data.folder.parent / "text.jsonl").read_text().splitlines()
+    ]
+    assert all(any(text in one for one in whole) for text in texts) and len(set(texts)) == 6
+    found = score(judge, texts)
+    assert result["held_out"]["nats"]["value"] == pytest.approx(float(found.nats.sum() / found.tokens.sum()))
+    assert result["held_out"]["samples"] == result["cells"][0]["samples"] == 6
+    assert held_out_documents(replace(saved, recipe=None), 24, 6) is None
