@@ -216,7 +216,9 @@ def write_figure(path: Path, result: Mapping[str, Any], title: str) -> None:
         axes.plot(*place, "*", color=plot.GREY, markersize=11, label="held-out data")
     entropy = "entropy of a sample's tokens, nats"
     if scorer is None:
-        axes.set(xlabel="network calls per sample", ylabel=entropy, xscale="log")
+        axes.set(xlabel="network calls per sample", ylabel=entropy)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
     else:
         axes.set(xlabel=entropy, ylabel=f"nats per token of {Path(scorer['name']).name}")
     axes.set_title(title, loc="left", fontweight="bold")
