@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import ddlib as dd
 from benchmarks import frontier_page
@@ -34,6 +34,7 @@ from recipes.console import make_console
 from recipes.embeddings import embeddings
 from recipes.embeddings.grouping import given_clusters
 from recipes.engine.run import Run
+from recipes.evaluation.frontier import network_calls, quality
 from recipes.metrics import scoring
 from recipes.quickstart import SMOKE, make_clusters, read_data, word_vectors
 
@@ -84,20 +85,6 @@ def opened(config: Config, name: str, process: Values, data: Data) -> Run:
     return run
 
 
-class Counted(nn.Module):
-    """A network that counts the sequences it is evaluated on."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model, self.texts = model, 0
-
-    def forward(self, z: Tensor, t: Tensor) -> Tensor:
-        """Return the network's output."""
-        self.texts += len(z)
-        answer: Tensor = self.model(z, t)
-        return answer
-
-
 def drawn(
     path: Path, config: Config, run: Run, data: Data, count: int, told: dict[str, Any],
     sampler: Sampler, steps: int, temperature: float = 1.0,
@@ -105,13 +92,14 @@ def drawn(
     """Draw the texts of a cell by the model of a run, unless they are there."""
     if path.exists():
         return
-    network = Counted(run.objective.model)
-    words = dd.sample(
-        run.process, network, (count, config.window), sampler, steps,
-        temperature=temperature, generator=dd.KeyedGenerator(config.seed, 0, torch.arange(count)),
-    )  # fmt: skip
+    network = run.objective.model
+    with network_calls(network) as made:
+        words = dd.sample(
+            run.process, network, (count, config.window), sampler, steps,
+            temperature=temperature, generator=dd.KeyedGenerator(config.seed, 0, torch.arange(count)),
+        )  # fmt: skip
     texts = [data.prepared.tokenizer.decode(row) for row in words.tolist()]
-    calls = network.texts / count
+    calls = made.sequences / count
     result = told | {"seed": config.seed, "calls": calls, "words": words.tolist(), "texts": texts}
     path.write_text(json.dumps(result), encoding="utf-8")
     print(config.seed, path.stem, f"{calls:.1f} calls", flush=True)
@@ -134,12 +122,8 @@ def judged(paths: Iterable[Path], name: str) -> None:
 def summary(told: dict[str, Any]) -> dict[str, Any]:
     """Return quality, variety and calls of a cell."""
     scores = scoring.Scores(torch.tensor(told["scores"]["nats"]), torch.tensor(told["scores"]["tokens"]), 0)
-    found = scoring.generative(scores, told["words"])
-    return {
-        **{key: told[key] for key in ("cell", "calls") if key in told}, "seed": told["seed"],
-        "nats": {"value": found.per_token.value, "error": found.per_token.standard_error},
-        "entropy": {"value": found.entropy.value, "error": found.entropy.standard_error},
-    }  # fmt: skip
+    about = {key: told[key] for key in ("cell", "calls") if key in told}
+    return {**about, "seed": told["seed"], **quality(told["words"], scores)}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from typing import Any, Self
 import torch
 
 from benchmarks.corpus_study import BUDGET, LENGTH, TINY, CorpusStudy, Model, collected, known_runs, missing, together
-from benchmarks.frontier import Counted, judged, summary
+from benchmarks.frontier import judged, summary
 from benchmarks.made import SCORER, Run, by_text, finished, shared, written
 from benchmarks.study import EDGES, TWO
 from benchmarks.table import Page
@@ -34,6 +34,7 @@ from recipes.config import Recipe, recipe_yaml
 from recipes.data import open_prepared
 from recipes.embeddings.grouping import clusters_for
 from recipes.embeddings.neighbours import neighbourhoods, stream
+from recipes.evaluation.frontier import network_calls
 from recipes.generation.sampling import Sampling, draw
 from recipes.model_io import open_saved
 
@@ -177,11 +178,11 @@ class Scales(CorpusStudy):
             if millions != self.drawn or path.exists() or not finished(given):
                 continue
             saved, index = open_saved(given.output.folder), torch.arange(self.texts)
-            network = Counted(saved.denoiser)
-            words = draw(replace(saved, denoiser=network), Sampling(steps=calls), seed, index, LENGTH)
+            with network_calls(saved.model) as made:
+                words = draw(saved, Sampling(steps=calls), seed, index, LENGTH)
             texts = [saved.tokenizer.decode(saved.document(row)) for row in words.tolist()]
             cell = dict(process=name, steps=calls, millions=millions)
-            told = dict(cell=cell, seed=seed, calls=network.texts / self.texts, words=words.tolist(), texts=texts)
+            told = dict(cell=cell, seed=seed, calls=made.sequences / self.texts, words=words.tolist(), texts=texts)
             path.write_text(json.dumps(told), encoding="utf-8")
             print(path.name, f"{told['calls']:.1f} calls", flush=True)
 

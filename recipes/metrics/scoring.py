@@ -137,6 +137,12 @@ def unigram_entropy(words: Sequence[Hashable]) -> float:
     return sum(count / len(words) * math.log(len(words) / count) for count in Counter(words).values())
 
 
+def mean_entropy(documents: Sequence[Sequence[int]]) -> dd.Measure:
+    """Return the mean of ``unigram_entropy`` over the samples that are not empty, in nats."""
+    entropies = torch.tensor([unigram_entropy(words) for words in documents if len(words)], dtype=torch.float64)
+    return dd.Measure.ratio(entropies, torch.ones_like(entropies), "nats")
+
+
 def generative(scores: Scores, documents: Sequence[Sequence[int]]) -> Generative:
     """Compute perplexity and entropy of samples.
 
@@ -150,10 +156,9 @@ def generative(scores: Scores, documents: Sequence[Sequence[int]]) -> Generative
     predicted = scores.tokens > 0
     if not predicted.any():
         raise ValueError(f"none of the {len(documents)} samples has text to score")
-    entropies = torch.tensor([unigram_entropy(words) for words in documents if len(words)], dtype=torch.float64)
     return Generative(
         dd.Measure.ratio(scores.nats[predicted], scores.tokens[predicted].double(), "nats/scorer token"),
-        dd.Measure.ratio(entropies, torch.ones_like(entropies), "nats"),
+        mean_entropy(documents),
         len(documents),
         sum(not words for words in documents),
         scores.cut,

@@ -21,6 +21,8 @@ from recipes.engine.parallel import World
 from recipes.evaluate import Options as EvaluateOptions
 from recipes.evaluate import evaluate
 from recipes.evaluation.generative import generated
+from recipes.frontier import Options as FrontierOptions
+from recipes.frontier import frontier
 from recipes.generate import Options, generate, main
 from recipes.generation.sampling import NOISE, Sampling
 from recipes.harness import DiffusionLM
@@ -339,6 +341,13 @@ def test_samples_behind_a_beginning_that_is_read_apart_are_scored(folders, data)
     drawn = [(words * 8)[: len(saved.beginning) + 8] for words in drawn]  # two canvases
     found = generated(saved, scorer, drawn, Sampling(steps=2), 0)
     assert found["samples"] == 2 and found["perplexity"]["value"] > 0 and found["protocol"]["length"] == 8
+
+
+def test_calls_behind_a_beginning_that_is_read_apart_are_counted(folders, tmp_path):
+    asked = dict(scorer=folders["a2d"], samples=2, calls=(4, 40), samplers=("ancestral",), length=12)
+    cells = frontier(FrontierOptions(run=folders["gemma"], out=tmp_path / "f.json", **asked), quiet())["cells"]
+    # three blocks, of which two are read again when they are finished
+    assert [(cell["steps"], cell["calls"]) for cell in cells] == [(1, 5), (13, 41)]
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ import yaml
 import ddlib as dd
 from ddlib.plugins.config import keys
 from ddlib.utils.renamed import Renamed
-from recipes import adapt, clusters, evaluate, generate, lm1b, owt, plot, prepare, quickstart, train
+from recipes import adapt, clusters, evaluate, frontier, generate, lm1b, owt, plot, prepare, quickstart, train
 from recipes.config import RunContext, recipe_yaml
 
 HERE = Path(__file__).parent
@@ -162,7 +162,10 @@ def command_flags():
     found = {
         f"recipes.{m.__name__.rpartition('.')[2]}": flags(m.main, "--help") for m in (clusters, evaluate, generate)
     }
-    found |= {f"recipes.{m.__name__.rpartition('.')[2]}": flags(m.main, "--help") for m in (plot, prepare, quickstart)}
+    found |= {
+        f"recipes.{m.__name__.rpartition('.')[2]}": flags(m.main, "--help")
+        for m in (frontier, plot, prepare, quickstart)
+    }
     trains = {"recipes.owt": owt.main, "recipes.lm1b": lm1b.main}
     asked = {name: name.split() for name in variants()}
     found |= shared("recipes.owt, recipes.lm1b", {n: flags(trains[m], v, "--help-all") for n, (m, v) in asked.items()})

@@ -1,0 +1,228 @@
+"""Quality, variety and network calls of samples, and their figure: definitions of ``recipes.frontier``."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from torch import nn
+
+import ddlib as dd
+from ddlib import plot
+from recipes.data import examples, wrapped
+from recipes.engine.validation import WINDOWS
+from recipes.generation.sampling import Sampling
+from recipes.metrics.scoring import Scorer, Scores, generative, mean_entropy, score
+from recipes.model_io import LoadedModel, held_out, make_sampler
+
+COLOURS = (plot.BLUE, plot.ORANGE, plot.GREEN, plot.VERMILION, plot.DARK, "#CC79A7", "#56B4E9", "#B8A800")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+METHODS = ("forward", "features", "features_at", "prefill", "extend")
+"""Methods by which samplers evaluate a network, see ``ddlib.typing``."""
+
+
+@dataclass
+class NetworkCalls:
+    """Number of evaluations of a network."""
+
+    sequences: int = 0
+    """Sum of the sequences in each call: a step that evaluates 3 of 8 sequences adds 3."""
+
+
+@contextmanager
+def network_calls(model: nn.Module) -> Iterator[NetworkCalls]:
+    """Count the evaluations of a network inside the block; the network computes the same as without.
+
+    A call inside another one, such as that of ``features`` by ``forward``, is not counted. The encoding of finished
+    blocks for a cache (``prefill``) is.
+
+    Args:
+        model: the network, or an adapter of one.
+    """
+    made, depth = NetworkCalls(), [0]
+
+    def counting(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def called(z: Any, *others: Any, **options: Any) -> Any:
+            made.sequences += len(z) if depth[0] == 0 and z.numel() else 0  # no tokens: the first block's cache
+            depth[0] += 1
+            try:
+                return method(z, *others, **options)
+            finally:
+                depth[0] -= 1
+
+        return called
+
+    def watch(network: nn.Module) -> list[str]:
+        found = [name for name in METHODS if callable(getattr(network, name, None)) and name not in vars(network)]
+        for name in found:
+            setattr(network, name, counting(getattr(network, name)))
+        if callable(after := getattr(network, "after", None)):  # its result is another network, with the same weights
+
+            def moved(*arguments: Any) -> nn.Module:
+                other: nn.Module = after(*arguments)
+                watch(other)
+                return other
+
+            setattr(network, "after", moved)  # noqa: B010
+            found.append("after")
+        return found
+
+    names = watch(model)
+    try:
+        yield made
+    finally:
+        for name in names:
+            delattr(model, name)
+
+
+def quality(documents: Sequence[Sequence[int]], scores: Scores | None = None) -> dict[str, Any]:
+    """Return the quality and the variety of samples: nats per token of a judge, and entropy of a sample's tokens.
+
+    Each is a ``value`` with its standard ``error`` over samples, None where a single sample leaves no error; or None
+    without scores, and where there is no token.
+
+    Args:
+        documents: tokens of each sample.
+        scores: scores of their texts by a causal language model.
+    """
+    nats, entropy = None, None
+    if scores is not None and bool((scores.tokens > 0).any()):
+        nats = generative(scores, documents).per_token
+    if any(len(words) for words in documents):
+        entropy = mean_entropy(documents)
+    return {"nats": _with_error(nats), "entropy": _with_error(entropy)}
+
+
+def _with_error(found: dd.Measure | None) -> dict[str, float | None] | None:
+    if found is None:
+        return None
+    return {"value": found.value, "error": None if math.isnan(found.standard_error) else found.standard_error}
+
+
+def judged(
+    saved: LoadedModel, documents: Sequence[Sequence[int]], scorer: Scorer | None, bos: bool = False
+) -> dict[str, Any]:
+    """Return the ``quality`` of documents in the model's tokens, their number, and the number of empty ones.
+
+    Args:
+        saved: the model.
+        documents: tokens of each, without special ones.
+        scorer: the judge; None for the entropy alone.
+        bos: see ``score``.
+    """
+    texts = [] if scorer is None else [saved.tokenizer.decode(words) for words in documents]
+    found = quality(documents, None if scorer is None else score(scorer, texts, bos))
+    return {**found, "samples": len(documents), "empty": sum(not words for words in documents)}
+
+
+def held_out_documents(saved: LoadedModel, length: int, count: int) -> list[list[int]] | None:
+    """Return the tokens of the first validation sequences, at most ``length`` each; None without the run's data.
+
+    Data that were prepared anew with another tokenizer are not the run's.
+    """
+    try:
+        data = held_out(saved)
+        part = (wrapped(data, length) if saved.rows == "wrapped" else data).validation
+    except (FileNotFoundError, ValueError):
+        return None
+    count = min(count, len(part))
+    stream = examples(part, length=length, pad_id=data.fill_id, batch_size=count, seed=WINDOWS, threads=0)
+    with closing(stream):
+        batch = next(iter(stream))
+    rows = [words[there].tolist() for words, there in zip(batch.x, batch.mask, strict=True)]
+    return [saved.document(words) for words in rows]
+
+
+def fewest_calls(saved: LoadedModel, sampling: Sampling, length: int) -> int:
+    """Return the largest number of network calls of a sampler in its fewest steps, one for each part of the pace.
+
+    Raises:
+        ValueError: a sampler that does not support the process or the pace.
+    """
+    sampler = make_sampler(saved, sampling.sampler, "samplers")
+    try:
+        sampler.check(saved.process)
+    except TypeError as error:
+        raise ValueError(f"samplers={sampling.sampler!r}: {error}") from error
+    return max(1, sampler.max_model_calls) * sampling.course(saved, length).parts(length)
+
+
+def kept_cells(
+    path: Path, settings: Mapping[str, Any], console: Console
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the cells of a result file with the same settings, and the provenance of the commands that made them.
+
+    Cells of other settings are dropped, with a message that names these.
+    """
+    try:
+        earlier = json.loads(path.read_text(encoding="utf-8"))
+        before = {name: value for name, value in earlier["protocol"].items() if name != "run"}
+        cells, starts = list(earlier["cells"]), list(earlier["starts"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return [], []
+    now = json.loads(json.dumps(settings))
+    if differ := sorted(name for name in {*now, *before} if now.get(name) != before.get(name)):
+        message = f"{path}: {len(cells)} cells of another {', '.join(differ)} are dropped"
+        console.print(message, markup=False, soft_wrap=True)
+        return [], []
+    return cells, starts
+
+
+def in_a_line(cell: Mapping[str, Any]) -> str:
+    """Return a cell in one line."""
+    parts = [f"{cell['sampler']:<24} {cell['budget']:>4} calls allowed, {cell['calls']:>6.1f} made"]
+    for name in ("nats", "entropy"):
+        if (found := cell[name]) is not None:
+            error = "" if found["error"] is None else f" ± {found['error']:.3f}"
+            parts.append(f"{name} {found['value']:.3f}{error}")
+    return ", ".join(parts)
+
+
+def write_figure(path: Path, result: Mapping[str, Any], title: str) -> None:
+    """Draw nats against entropy, or without a judge entropy against network calls; a curve for each sampler.
+
+    Args:
+        path: of the PNG.
+        result: the content of the result file.
+        title: title of the figure.
+    """
+    figure, (axes,) = plot.panels(size=(7.0, 5.0))
+    scorer, real = result["protocol"]["scorer"], result["held_out"] or {"entropy": None, "nats": None}
+    across, up = ("calls", "entropy") if scorer is None else ("entropy", "nats")
+    shown = [cell for cell in result["cells"] if cell["entropy"] is not None and cell[up] is not None]
+    for number, name in enumerate(dict.fromkeys(cell["sampler"] for cell in shown)):
+        row = sorted((cell for cell in shown if cell["sampler"] == name), key=lambda cell: cell["calls"])
+        xs = [cell["calls"] if across == "calls" else cell["entropy"]["value"] for cell in row]
+        ys, errors = ([cell[up][key] or 0.0 for cell in row] for key in ("value", "error"))
+        colour = COLOURS[number % len(COLOURS)]
+        across_errors = None if across == "calls" else [cell["entropy"]["error"] or 0.0 for cell in row]
+        axes.errorbar(
+            xs, ys, errors, across_errors, color=colour, marker=MARKERS[number % len(MARKERS)], markersize=5,
+            linewidth=1.2, elinewidth=0.5, label=name,
+        )  # fmt: skip
+        for x, y, cell in zip(xs, ys, row, strict=True):
+            label = f"{cell['calls']:.0f}"
+            axes.annotate(label, (x, y), (4, 4), textcoords="offset points", fontsize=7, color=colour)
+    if real["entropy"] is not None and scorer is None:
+        axes.axhline(real["entropy"]["value"], color=plot.GREY, linestyle=":", label="held-out data")
+    elif real["entropy"] is not None and real["nats"] is not None:
+        place = real["entropy"]["value"], real["nats"]["value"]
+        axes.plot(*place, "*", color=plot.GREY, markersize=11, label="held-out data")
+    entropy = "entropy of a sample's tokens, nats"
+    if scorer is None:
+        axes.set(xlabel="network calls per sample", ylabel=entropy)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
+    else:
+        axes.set(xlabel=entropy, ylabel=f"nats per token of {Path(scorer['name']).name}")
+    axes.set_title(title, loc="left", fontweight="bold")
+    if shown:
+        legend = "bars: one standard error; beside a point: network calls per sample"
+        figure.legend(frameon=False, loc="outside lower center", ncols=3, title=legend)
+    figure.savefig(path)

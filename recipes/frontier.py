@@ -1,0 +1,199 @@
+"""Quality against variety of a trained model's samples, for several samplers and numbers of network calls.
+
+    python -m recipes.frontier runs/owt/hdlm --scorer models/gpt2-large     # a local causal language model
+    python -m recipes.frontier runs/owt/hdlm --scorer gpt2-large --samplers ancestral remask:eta=0.05 --calls 8 32 128
+    python -m recipes.frontier runs/owt/hdlm --scorer none                  # entropy and calls alone, without nats
+
+A cell is a sampler and a number of calls; all cells draw with the same keyed noise. For each it measures the scorer's
+nats per token, the entropy of a sample's tokens, both with standard errors over samples, and the network calls per
+sample that were made; and nats and entropy of held-out data, where the run's data is there. Prints a line per cell, and
+writes frontier.json and a figure, frontier.png, into the folder of the run. The file is written after each cell; the
+same command continues it, and more samplers or calls extend it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+from rich.console import Console
+
+from recipes.config import at_least
+from recipes.console import check_file, make_console, plain_errors
+from recipes.engine.parallel import World
+from recipes.engine.provenance import provenance
+from recipes.evaluation import frontier as cell_measures
+from recipes.evaluation.generative import NONE
+from recipes.evaluation.report import check_model, named, write
+from recipes.evaluation.samples import draw_samples
+from recipes.generation.sampling import Sampling, protocol
+from recipes.metrics.scoring import Scorer, load_scorer
+from recipes.model_io import WEIGHTS, LoadedModel, LoadOptions, Precision, measured_length
+from recipes.model_io.samplers import check_sampler
+
+RESULT = "frontier.json"
+USUAL = ("ancestral", "first_hitting", "confidence")
+"""Default samplers, of which those are left out that do not support the process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of ``python -m recipes.frontier``."""
+
+    run: tyro.conf.Positional[str]
+    """Folder of a run or of weights, or owner/name on the Hugging Face hub, also of a third-party denoiser."""
+    scorer: str
+    """Causal language model: owner/name on the hub, or a folder; "none" for entropy and calls without nats."""
+    scorer_bos: bool = False
+    """Put the scorer's beginning of text before each sample, so that the first token is predicted too."""
+    samplers: tuple[str, ...] = ()
+    """Samplers, with options as in recipes.generate; by default ancestral, and first_hitting and confidence where the
+    process has levels."""
+    calls: tuple[int, ...] = (4, 8, 16, 32, 64, 128)
+    """Largest numbers of network calls per sample. Steps without a jump make none, so those made are measured too."""
+    samples: int = 64
+    """Number of unconditional samples of each cell."""
+    length: int | None = None
+    """Tokens of a sample; as in training by default, and at most 512 for a third-party model."""
+    temperature: float = 1.0
+    """Temperature of all distributions that are sampled."""
+    top_p: float = 1.0
+    """Keep the fewest tokens with this total probability."""
+    pace: str | None = None
+    """Schedule of positions; by default as the model was trained."""
+    precision: Precision = "float32"
+    """Precision of the network; tokens are drawn in float64."""
+    batch: int = 32
+    """Samples drawn at a time; affects only memory and speed."""
+    seed: int = 0
+    """Seed of the noise, which is the same in all cells."""
+    reading: Annotated[LoadOptions, tyro.conf.arg(name="")] = field(default_factory=LoadOptions)
+    out: Path | None = None
+    """File for the result, with the figure beside it; by default frontier.json in the folder of the run, or
+    frontier-NAME.json here for a model without one."""
+
+    def __post_init__(self) -> None:
+        at_least(2, samples=self.samples)  # one sample has no standard error
+        length = 1 if self.length is None else self.length
+        at_least(1, batch=self.batch, calls=min(self.calls, default=0), length=length)
+        at_least(0, seed=self.seed)
+        for name in self.samplers:
+            check_sampler(name, "samplers")
+        if self.path.suffix == ".png":
+            raise ValueError(f"out={self.path}: is that of the figure, must be a file for JSON")
+        self.sampling(USUAL[0], 1)
+
+    def sampling(self, sampler: str, steps: int) -> Sampling:
+        """Return the sampling options of a cell."""
+        same = {"temperature": self.temperature, "top_p": self.top_p, "pace": self.pace}
+        return Sampling(sampler=sampler, steps=steps, **same)
+
+    @property
+    def path(self) -> Path:
+        """Path of the result: not among weights, whose folder has a manifest, but here with its name."""
+        if self.out is not None:
+            return self.out
+        return Path(self.run) / RESULT if (Path(self.run) / WEIGHTS).is_dir() else Path(named(RESULT, self.run))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A sampler and a number of network calls."""
+
+    sampler: str
+    budget: int
+    """Largest number of network calls of the steps."""
+    steps: int
+    """Steps of the sampler; at a pace of several parts those of each part."""
+
+
+def cells_of(saved: LoadedModel, options: Options, length: int) -> Iterator[Cell]:
+    """Yield the cells: every sampler with every number of calls that suffices for one step of each part of the pace.
+
+    Raises:
+        ValueError: a sampler that does not support the process or the pace; too few calls for a single step.
+    """
+    for name in options.samplers or USUAL:
+        try:
+            each = cell_measures.fewest_calls(saved, options.sampling(name, 1), length)
+        except ValueError:
+            if options.samplers or name == USUAL[0]:
+                raise
+            continue
+        if max(options.calls) < each:
+            raise ValueError(f"calls={max(options.calls)}: {name} makes up to {each} in its fewest steps")
+        yield from (Cell(name, calls, calls // each) for calls in sorted({*options.calls}) if calls >= each)
+
+
+def settings_of(saved: LoadedModel, options: Options, length: int, scorer: Scorer | None) -> dict[str, Any]:
+    """Return all values that determine the numbers of every cell, the hash of the weights among them."""
+    drawn = protocol(saved, options.sampling(USUAL[0], 1), options.seed, length)
+    judge = {} if scorer is None else {"revision": scorer.revision, "bos": options.scorer_bos, "limit": scorer.limit}
+    return {name: value for name, value in drawn.items() if name not in ("sampler", "steps")} | {
+        **options.reading.said(),
+        "samples": options.samples,
+        "scorer": None if scorer is None else {"name": scorer.name, **judge},
+    }
+
+
+def measured(
+    saved: LoadedModel, options: Options, cell: Cell, length: int, scorer: Scorer | None, world: World
+) -> dict[str, Any]:
+    """Draw and judge the samples of a cell."""
+    sampling = options.sampling(cell.sampler, cell.steps)
+    with cell_measures.network_calls(saved.model) as made:
+        drawn = draw_samples(saved, sampling, options.samples, length, options.batch, options.seed, world)
+    documents = [saved.document(words) for words in drawn]
+    calls = made.sequences / options.samples
+    return {**vars(cell), "calls": calls, **cell_measures.judged(saved, documents, scorer, options.scorer_bos)}
+
+
+def frontier(options: Options, console: Console) -> dict[str, Any]:
+    """Measure every cell that the result file lacks; write and return the result.
+
+    Raises:
+        ValueError: before anything is drawn, for a sampler, a scorer or a file that does not fit.
+    """
+    check_file("out", options.path)
+    check_model("out", options.path, options.run)
+    world = World(0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    saved = options.reading.open(options.run, world.device, options.precision)
+    length = measured_length(saved, options.length, options.sampling(USUAL[0], 1).named(saved).block or 1)
+    cells = list(cells_of(saved, options, length))
+    if options.scorer != NONE and saved.layout is not None:
+        raise ValueError(f"scorer={options.scorer!r}: the samples of {saved.name} are no text, must be {NONE}")
+    scorer = None if options.scorer == NONE else load_scorer(options.scorer, world.device, options.scorer_bos)
+    settings = settings_of(saved, options, length, scorer)
+    found, starts = cell_measures.kept_cells(options.path, settings, console)
+    starts.append(provenance(saved.plugins))
+    real = cell_measures.held_out_documents(saved, length, options.samples)
+    result = {
+        "protocol": {"run": options.run, **settings},
+        "held_out": None if real is None else cell_measures.judged(saved, real, scorer, options.scorer_bos),
+        "cells": found,
+        "starts": starts,
+    }
+    there = [{name: one[name] for name in vars(cells[0])} for one in found]
+    for cell in cells:
+        if vars(cell) not in there:
+            found.append(measured(saved, options, cell, length, scorer, world))
+            write(options.path, result)
+            console.print(cell_measures.in_a_line(found[-1]), markup=False, soft_wrap=True)
+    write(options.path, result)
+    picture = options.path.with_suffix(".png")
+    cell_measures.write_figure(picture, result, f"{options.samples} samples of {length} tokens each")
+    console.print(f"written to {options.path}, figure {picture}", markup=False, soft_wrap=True)
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the run of the command line."""
+    with plain_errors():
+        options = tyro.cli(Options, args=arguments, prog="python -m recipes.frontier", description=__doc__)
+        frontier(options, make_console())
+
+
+if __name__ == "__main__":
+    main()
