@@ -66,3 +66,13 @@ def publish_tiny(
     record = Record(recipe=recipe, tokenizer=data.tokenizer, clusters=known.clusters, counts=known.counted)
     write_model(model, recipe.output.folder / WEIGHTS, record, "tiny", "Of random weights.")
     return Published(recipe.output.folder, data)
+
+
+def tiny_scorer(folder, tokenizer):
+    """Save a random causal language model with this tokenizer, which judges samples; return its folder."""
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    config = GPT2Config(vocab_size=tokenizer.get_vocab_size(), n_positions=64, n_embd=8, n_layer=1, n_head=2)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    return folder

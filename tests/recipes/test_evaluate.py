@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from published import publish_tiny
+from published import publish_tiny, tiny_scorer
 from torch.distributed import TCPStore
 from torch.multiprocessing import start_processes
 
@@ -240,14 +240,7 @@ def test_the_result_file_says_everything(options, published, scorer, capsys):
 
 @pytest.fixture(scope="module")
 def scorer(tmp_path_factory, published):
-    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
-
-    folder = tmp_path_factory.mktemp("scorer")
-    tokenizer = published.data.tokenizer
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
-    config = GPT2Config(vocab_size=tokenizer.get_vocab_size(), n_positions=64, n_embd=8, n_layer=1, n_head=2)
-    GPT2LMHeadModel(config).save_pretrained(folder)
-    return folder
+    return tiny_scorer(tmp_path_factory.mktemp("scorer"), published.data.tokenizer)
 
 
 @pytest.mark.slow

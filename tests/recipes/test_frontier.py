@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from matplotlib.image import imread
-from published import publish_tiny
+from published import publish_tiny, tiny_scorer
 
 import ddlib as dd
 from ddlib_models import DiT
@@ -27,14 +27,7 @@ def published(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def scorer(tmp_path_factory, published):
-    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
-
-    folder = tmp_path_factory.mktemp("judge")
-    tokenizer = published.data.tokenizer
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
-    config = GPT2Config(vocab_size=tokenizer.get_vocab_size(), n_positions=64, n_embd=8, n_layer=1, n_head=2)
-    GPT2LMHeadModel(config).save_pretrained(folder)
-    return folder
+    return tiny_scorer(tmp_path_factory.mktemp("judge"), published.data.tokenizer)
 
 
 @pytest.fixture
