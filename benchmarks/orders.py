@@ -58,6 +58,7 @@ RULES: dict[str, dict[str, dict[str, Any]]] = {
         ", along confidence": ALONG,
         ", half along confidence": ALONG | dict(order_share=0.5),
         ", left to right": dict(order=LEFT),
+        ", along confidence, 64 a step": ALONG | dict(order_per_step=64),
     },
     "HDLM-64": {"": {}, ", along confidence": ALONG},
     "HDLM-64-8": {"": {}, ", along confidence": ALONG},
