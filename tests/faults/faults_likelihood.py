@@ -15,7 +15,7 @@ READS, COSTS = (sys.modules[f"ddlib.samplers.{name}"] for name in ("likelihood",
 
 
 def choosing(patch, look):
-    """Order whose likelihood of x uses ``look`` as scores, which depend on x; its draws are those of the right order."""
+    """Order whose likelihood of x uses ``look`` as scores, which depend on x; its draws are those of the right one."""
     right = ASKS.likelihood
 
     def likelihood(process, denoiser, x, order, **options):
