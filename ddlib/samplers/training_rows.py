@@ -1,6 +1,6 @@
 """Training states along the order of a sampler, with true tokens in place of drawn ones."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -128,25 +128,35 @@ class TrainingRows:
         """Number of edges that remain at each position, 0 at tokens and at padding."""
         return torch.where(self.free, self.process.level_of(self.z), 0)
 
-    @torch.no_grad()
-    def observe(self, columns: Tensor | slice | None, index: Int64[Tensor, "n"], logits: Float[Tensor, "n K"]) -> None:
-        """Read scores of the order from logits at ``z`` and ``t``, so that ``step`` computes them for other rows only.
+    @property
+    def observe(self) -> Callable[[Tensor | slice | None, Tensor, Tensor], None] | None:
+        """Function that reads scores at ``z`` and ``t``, so that ``step`` computes them for other positions only.
 
-        An argument of ``linear_training_loss``, which computes these logits anyway. Child logits are not read.
-
-        Args:
-            columns: tokens of the logits; None for all.
-            index: (n,) indices of the positions in the flattened batch.
-            logits: (n, K) their logits.
+        An argument of ``linear_training_loss``, which normalises the logits anyway. None for an order without scores,
+        and for child logits, which are not read.
         """
         if not self.order.uses_predictions or isinstance(self.parameterization, Children):
-            return
+            return None
+        return self._observe
+
+    @torch.no_grad()
+    def _observe(
+        self, columns: Tensor | slice | None, index: Int64[Tensor, "n"], log_probs: Float[Tensor, "n K"]
+    ) -> None:
+        """Read scores of some positions, given by their indices in the flattened batch.
+
+        Args:
+            columns: tokens of the distributions; None for all.
+            index: (n,) indices of the positions.
+            log_probs: (n, K) log-probabilities over these tokens.
+        """
         b, i = index // self.z.shape[1], index % self.z.shape[1]
-        if columns is None or columns == slice(None):
-            part = Predictions(self._current.network, logits, b, i, self.z[b, i], self.t[b], self.z[b, :0])
+        whole = columns is None or columns == slice(None)
+        if self._depth == 1 or (not whole and bool((self.process.level_of(self.z[b, i][:, None]) == 1).all())):
+            score = self.order.confidence(log_probs).to(torch.float64)  # of all tokens under the states
+        elif whole:
+            part = Predictions(self._current.network, log_probs, b, i, self.z[b, i], self.t[b], self.z[b, :0])
             score = self.order.scores(self._current, part, self.levels)
-        elif bool((self.process.level_of(self.z[b, i][:, None]) == 1).all()):  # all tokens under the state
-            score = self.order.confidence(logits.log_softmax(-1)).to(torch.float64)
         else:
             return
         self._score[b, i] = score
