@@ -95,8 +95,8 @@ class Confidence(OrderedSampler):
             )
         return state
 
-    def confidence(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
-        return _SCORES[self.score].of(law)
+    def confidence(self, log_probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
+        return _SCORES[self.score].of(log_probs)
 
     def noise(self, run: SamplingContext, z: Tokens) -> Float64[Tensor, "B L"]:
         if not self.temperature:

@@ -72,13 +72,13 @@ class OrderedSampler(Sampler):
         """True if the choice depends on the child distributions; False saves evaluations at other positions."""
         return True
 
-    def confidence(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
+    def confidence(self, log_probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
         """Compute the scores of child distributions from their normalised log-probabilities.
 
         Positions with the highest scores descend first, those with equal scores in order of position. By default all
         scores are equal; a sampler that never needs them states False in ``uses_predictions``.
         """
-        return law.new_zeros(len(law))
+        return log_probs.new_zeros(len(log_probs))
 
     @abstractmethod
     def select(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
