@@ -10,7 +10,7 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib.parameterization.logits import Parameterization
-from ddlib.samplers.training_rows import check_order
+from ddlib.samplers.ordered import check_order
 from recipes.config import Recipe, own_times
 from recipes.data import Batch, Prepared, lookup
 from recipes.engine.objective import Noisy, noised

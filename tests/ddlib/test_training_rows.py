@@ -1,6 +1,7 @@
 """Rows that descend along an order with true tokens: their states, their loss, and how they resume."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -49,17 +50,18 @@ def test_in_a_random_order_the_loss_of_masks_is_the_ordinary_bound(mode):
     assert abs(total - integrate_bound(process, joint, network).sum()) < 1e-9
 
 
-def test_rows_in_a_random_order_visit_every_set_of_masks_as_often_as_random_noise():
-    process, length, rounds = dd.presets.mdlm(4), 3, 20
+@pytest.mark.parametrize(("length", "per_step"), [(3, 1), (4, 2)])
+def test_rows_in_a_random_order_visit_every_set_of_masks_as_often_as_random_noise(length, per_step):
+    process, rounds = dd.presets.mdlm(4), 20
     x = torch.randint(4, (300, length), generator=torch.Generator().manual_seed(0))
-    rows = dd.TrainingRows(process, RANDOM, x, seed=3)
+    rows = dd.TrainingRows(process, RANDOM, x, per_step=per_step, seed=3)
     visits = torch.zeros(2**length)
     for _ in range(length * rounds):
-        visits += (rows.z == 4).long().mul(torch.tensor([1, 2, 4])).sum(-1).bincount(minlength=2**length)
+        visits += (rows.z == 4).long().mul(2 ** torch.arange(length)).sum(-1).bincount(minlength=2**length)
         finished = rows.step(torch.zeros(300, length, 4))
         rows.replace(finished, x[finished])
     number = torch.tensor([bin(state).count("1") for state in range(2**length)])
-    expected = torch.where(number == 0, 0.0, 1 / length / torch.tensor([1.0, 3.0, 3.0, 1.0])[number])
+    expected = torch.tensor([0 if n == 0 else 1 / length / math.comb(length, n) for n in number.tolist()])
     error = (expected * (1 - expected) / (300 * rounds)).sqrt()  # each number of masks once in every sequence
     assert ((visits / visits.sum() - expected).abs() <= 4 * error).all()
 
