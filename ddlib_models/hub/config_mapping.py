@@ -1,4 +1,4 @@
-"""Third-party configurations mapped to those of transformers' classes: llada as Llama, dream as Qwen2."""
+"""Third-party configurations mapped to those of transformers' classes: llada as Llama, dream as Qwen2, and others."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -43,6 +43,9 @@ LLADA_NAMES = {
 }
 """Names of LLaDA's weights, and of Llama's."""
 
+_SAME = {"sdar": "qwen3", "sdar_moe": "qwen3_moe", "Fast_dLLM_Qwen": "qwen2", "rnd1": "qwen3_moe"}
+"""Types of networks that are those of transformers apart from the mask, and the name of its class."""
+
 
 def llama_of_llada(config: Config) -> dict[str, Any]:
     """Map LLaDA's configuration to Llama's.
@@ -86,6 +89,14 @@ def qwen_of_dream(config: Config) -> dict[str, Any]:
         if config.get(key):
             raise ValueError(f"{key}={config[key]!r}: must be absent for Qwen2 to be the same network")
     return {**config, "model_type": "qwen2", "use_sliding_window": False, "sliding_window": None}
+
+
+def under_another_name(config: Config) -> dict[str, Any]:
+    """Return the configuration of the class of transformers that a network is under another ``model_type``.
+
+    Layers with a sliding window are configured without one, as the block-causal mask replaces it.
+    """
+    return {**config, "model_type": _SAME[config["model_type"]], "use_sliding_window": False, "sliding_window": None}
 
 
 def plain_class(config: Config) -> dict[str, Any]:

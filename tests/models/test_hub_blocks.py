@@ -1,0 +1,126 @@
+"""Families of block-causal diffusion language models in ``ddlib_models.hub``: logits, masks, shifts, block sizes."""
+
+import json
+
+import pytest
+import torch
+from cases import slow_but
+from hf_checkpoints import write_tokenizer
+from hub_folders import MASK, TOKENS, change, ids, scatter, states
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig
+from transformers import Qwen3MoeForCausalLM as Qwen3Moe
+
+import ddlib as dd
+from ddlib.typing import BlockDenoiser, SplitDenoiser
+from ddlib_models import hub
+
+ROWS, SIZE, LENGTH, THETA = 20, 4, 10, 1e6
+COMMON = dict(
+    vocab_size=ROWS, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+    intermediate_size=24, max_position_embeddings=64, rms_norm_eps=1e-6, tie_word_embeddings=False,
+)  # fmt: skip
+OLD = dict(rope_theta=THETA, rope_scaling=None, use_sliding_window=False, sliding_window=None, torch_dtype="float32")
+"""Keys of config.json as versions 4 of transformers write them."""
+ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": THETA}}
+EXPERTS = dict(head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True)
+EXPERTS |= dict(decoder_sparse_step=1, mlp_only_layers=[])
+KINDS = {
+    "sdar": (
+        dict(model_type="sdar", architectures=["SDARForCausalLM"], block_size=SIZE, mask_token_id=MASK, head_dim=8)
+        | dict(fuse_cross_entropy=True, auto_map={"AutoModelForCausalLM": "modeling_sdar.SDARForCausalLM"}),
+        lambda: Qwen3ForCausalLM(Qwen3Config(**COMMON, **ROPE, head_dim=8)), SIZE, 0,
+    ),
+    "sdar_moe": (
+        dict(model_type="sdar_moe", architectures=["SDARMoeForCausalLM"], block_size=SIZE, mask_token_id=MASK)
+        | EXPERTS | dict(auto_map={"AutoModelForCausalLM": "modeling_sdar_moe.SDARMoeForCausalLM"}),
+        lambda: Qwen3Moe(Qwen3MoeConfig(**COMMON, **ROPE, **EXPERTS)), SIZE, 0,
+    ),
+    "fast_dllm": (
+        dict(model_type="Fast_dLLM_Qwen", architectures=["Fast_dLLM_QwenForCausalLM"], bd_size=SIZE)
+        | dict(auto_map={"AutoModelForCausalLM": "modeling.Fast_dLLM_QwenForCausalLM"}),
+        lambda: Qwen2ForCausalLM(Qwen2Config(**COMMON, **ROPE)), SIZE, 1,
+    ),
+    "rnd1": (
+        dict(model_type="rnd1", architectures=["RND1LM"], mask_token_id=MASK, num_diffusion_steps=256, is_causal=False)
+        | EXPERTS | dict(moe_backend="hf", auto_map={"AutoModelForMaskedLM": "modeling_rnd.RND1LM"}),
+        lambda: Qwen3Moe(Qwen3MoeConfig(**COMMON, **ROPE, **EXPERTS)), 0, 1,
+    ),
+}  # fmt: skip
+CASES = pytest.mark.parametrize("kind", slow_but(KINDS, "sdar", "fast_dllm"))
+
+
+def published(folder, kind):
+    """The folder as its makers publish it, and the network of transformers with the same weights."""
+    config, make, _, _ = KINDS[kind]
+    network = scatter(make())
+    network.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(COMMON | OLD | config))
+    write_tokenizer(folder, MASK)
+    return network
+
+
+def by_hand(network, z: torch.Tensor, size: int, shift: int) -> torch.Tensor:
+    """Logits of each position, one call per block: that block and those before it, and nothing else."""
+    length, said = z.shape[1], []
+    for start in range(0, length, size or length):
+        end = min(start + (size or length), length)
+        block = torch.arange(end) // (size or length)
+        seen = (block[:, None] >= block)[None, None].expand(len(z), 1, -1, -1)
+        logits = network(input_ids=z[:, :end], attention_mask=seen, use_cache=False).logits[..., :TOKENS]
+        moved = torch.cat([logits[:, :shift], logits[:, : end - shift]], 1)
+        said.append(moved[:, start:])
+    return torch.cat(said, 1)
+
+
+def far(said: torch.Tensor, own: torch.Tensor) -> float:
+    drawn = torch.arange(own.shape[-1]) != MASK
+    assert bool((said[..., MASK] == -torch.inf).all())
+    return float((said - own)[..., drawn].abs().max())
+
+
+@CASES
+@torch.no_grad()
+def test_logits_are_those_of_the_native_class_under_their_mask_and_shift(tmp_path, kind):
+    network, (_, _, size, shift) = published(tmp_path, kind), KINDS[kind]
+    process, denoiser, _, special = hub.load(tmp_path)
+    assert (process.num_states, special.mask, special.undrawn) == (TOKENS + 1, MASK, (MASK,))
+    assert getattr(denoiser, "block_size", 0) == size and isinstance(denoiser, BlockDenoiser if size else SplitDenoiser)
+    z, t = states(TOKENS, length=LENGTH), torch.rand(3)
+    said = denoiser(z, t)
+    assert far(said, by_hand(network, ids(z, TOKENS), size, shift)) < 1e-5
+    others = {(0, 0), (0, 1), (2, 0), (2, 1), (SIZE, 0), (SIZE, 1)} - {(size, shift)}
+    for wrong in others:  # a mask or a shift that is not theirs is told apart
+        assert far(said, by_hand(network, ids(z, TOKENS), *wrong)) > 1e-2, wrong
+    causal = network(input_ids=ids(z, TOKENS), use_cache=False).logits[..., :TOKENS]
+    assert far(said, causal) > 1e-2
+
+
+@pytest.mark.parametrize("kind", slow_but([kind for kind, (*_, size, _) in KINDS.items() if size], "fast_dllm"))
+@torch.no_grad()
+def test_blocks_are_prefilled_and_extended(tmp_path, kind):
+    network, (_, _, size, shift) = published(tmp_path, kind), KINDS[kind]
+    denoiser = hub.load(tmp_path).denoiser
+    assert isinstance(denoiser, BlockDenoiser)
+    z, t = states(TOKENS, length=LENGTH), torch.rand(3)
+    x = torch.where(z == TOKENS, MASK + 1, z)
+    cache = denoiser.prefill(x[:, SIZE : 2 * SIZE], denoiser.prefill(x[:, :SIZE]))
+    said = denoiser.extend(z[:, 2 * SIZE :], t, cache)
+    mixed = torch.cat([x[:, : 2 * SIZE], z[:, 2 * SIZE :]], 1)
+    own = by_hand(network, ids(mixed, TOKENS), size, shift)[:, 2 * SIZE :]
+    assert far(said, own) < 1e-5
+    torch.testing.assert_close(denoiser(z, t, clean=x)[:, 2 * SIZE :], said, rtol=1e-5, atol=1e-5)
+    drawn = dd.sample(hub.load(tmp_path).process, denoiser, (2, 8), dd.samplers.Confidence(), pace=dd.paces.Blocks(4))
+    assert not bool((drawn == MASK).any())
+
+
+@pytest.mark.parametrize("kind", ["sdar", "fast_dllm"])
+def test_another_block_size_than_the_checkpoints_is_refused(tmp_path, kind):
+    published(tmp_path, kind)
+    key = hub.families()[kind]().block_size
+    for given in (8, 0):
+        with pytest.raises(ValueError, match=rf"block_size={given}: must be 4, {key} of config.json, which .* trained"):
+            hub.load(tmp_path, block_size=given)
+    assert hub.load(tmp_path, block_size=SIZE).denoiser.block_size == SIZE
+    with pytest.raises(ValueError, match=rf"config.json has no {key}, the positions of a block: say block_size=N"):
+        hub.load(change(tmp_path, **{key: None}))
+    assert hub.load(tmp_path, block_size=SIZE).denoiser.block_size == SIZE
