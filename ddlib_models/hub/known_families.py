@@ -7,7 +7,7 @@ from ddlib_models.hub import networks
 from ddlib_models.hub.canvas import canvas
 from ddlib_models.hub.family import Family
 
-__all__ = ["a2d", "ddlib", "diffusion_gemma", "dream", "fast_dllm", "llada", "masked_lm", "rnd1", "sdar"]
+__all__ = ["a2d", "ddlib", "diffusion_gemma", "dream", "fast_dllm", "llada", "llada2", "masked_lm", "rnd1", "sdar"]
 
 
 def a2d() -> Family:
@@ -133,4 +133,21 @@ def rnd1() -> Family:
         mask=(151669,),
         shift=1,
         decoding="confidence:score=entropy",
+    )
+
+
+def llada2() -> Family:
+    """LLaDA2.0 and 2.1, by code of their repositories: experts, blocks of 32; each logit at its own position.
+
+    Bie et al. 2025, arXiv:2512.15745; ``modeling_llada2_moe.py`` of the weights. config.json names neither the blocks
+    nor the mask. Published loop of LLaDA2.0: threshold 0.95, a step per position. LLaDA2.1 has the same configuration,
+    threshold 0.7, and replaces tokens too.
+    """
+    return Family(
+        networks.remote,
+        model_types=("llada2_moe",),
+        mask=("<|mask|>", 156895),
+        block_size=32,
+        decoding="confidence:score=probability,threshold=0.95",
+        ends=(156892,),
     )

@@ -124,3 +124,65 @@ def test_another_block_size_than_the_checkpoints_is_refused(tmp_path, kind):
     with pytest.raises(ValueError, match=rf"config.json has no {key}, the positions of a block: say block_size=N"):
         hub.load(change(tmp_path, **{key: None}))
     assert hub.load(tmp_path, block_size=SIZE).denoiser.block_size == SIZE
+
+
+LLADA2 = """
+from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
+
+class LLaDA2MoeConfig(Qwen3Config):
+    model_type = "llada2_moe"
+
+class Rotary(Qwen3RotaryEmbedding):
+    def __init__(self, config):
+        super().__init__(config)
+        self.rope_init_fn = self.compute_default_rope_parameters
+
+class LLaDA2MoeModelLM(Qwen3ForCausalLM):
+    config_class = LLaDA2MoeConfig
+    def __init__(self, config):
+        super().__init__(config)
+        self.model.rotary_emb = Rotary(config)
+    def _init_weights(self, module):
+        pass  # as code for transformers 4, which leaves buffers without a file uninitialised in transformers 5
+    def forward(self, input_ids=None, attention_mask=None, position_ids=None, use_cache=None, **rest):
+        batch, length = input_ids.shape
+        if attention_mask.size() != (batch, 1, length, length):
+            raise ValueError(f"only masks (B, 1, L, L), got {tuple(attention_mask.size())}")
+        return super().forward(
+            input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=use_cache, **rest
+        )
+"""
+"""Code of a repository that takes what LLaDA2's takes, with another network behind it."""
+
+
+@torch.no_grad()
+def test_llada2_is_read_by_code_that_is_trusted_in_blocks_of_32(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "cache"))
+    network = scatter(Qwen3ForCausalLM(Qwen3Config(**COMMON, **ROPE, head_dim=8)))
+    network.save_pretrained(tmp_path)
+    config = COMMON | OLD | dict(model_type="llada2_moe", architectures=["LLaDA2MoeModelLM"], head_dim=8)
+    auto = dict(AutoConfig="theirs.LLaDA2MoeConfig", AutoModelForCausalLM="theirs.LLaDA2MoeModelLM")
+    (tmp_path / "config.json").write_text(json.dumps(config | {"auto_map": auto}))
+    (tmp_path / "theirs.py").write_text(LLADA2)
+    write_tokenizer(tmp_path, MASK)
+    with pytest.raises(PermissionError, match=r"theirs.LLaDA2MoeModelLM is code .*say trust=True \(on the command"):
+        hub.load(tmp_path)
+    with pytest.raises(ValueError, match=r"block_size=16: must be 32, as all of its family, which .* was trained with"):
+        hub.load(tmp_path, block_size=16, trust=True)
+    process, denoiser, _, special = hub.load(tmp_path, trust=True)
+    assert isinstance(denoiser, BlockDenoiser) and denoiser.block_size == 32 and special.mask == MASK
+    z, t = states(TOKENS, length=40), torch.rand(3)
+    assert far(denoiser(z, t), by_hand(network, ids(z, TOKENS), 32, 0)) < 1e-5
+    for wrong in ((0, 0), (8, 0), (32, 1)):
+        assert far(denoiser(z, t), by_hand(network, ids(z, TOKENS), *wrong)) > 1e-2
+    x = torch.where(z == TOKENS, MASK + 1, z)
+    mixed = torch.cat([x[:, :32], z[:, 32:]], 1)
+    said = denoiser.extend(z[:, 32:], t, denoiser.prefill(x[:, :32]))
+    torch.testing.assert_close(said, denoiser(mixed, t)[:, 32:], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(denoiser(z, t, clean=x)[:, 32:], said, rtol=1e-5, atol=1e-5)
+    some = denoiser.prefill(x[:, :32]).rows(torch.tensor([2, 0]))
+    torch.testing.assert_close(denoiser.extend(z[[2, 0], 32:], t[:2], some), said[[2, 0]], rtol=1e-5, atol=1e-5)
+    sampler = dd.build("samplers", hub.families()["llada2"]().decoding)
+    drawn = dd.sample(process, denoiser, (2, 64), sampler, steps=32, pace=dd.paces.Blocks(32), temperature=0.0)
+    assert not bool((drawn == MASK).any())

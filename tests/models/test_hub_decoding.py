@@ -20,7 +20,7 @@ class Table(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.block_size, self.shift = block_size, shift
-        self.place = 2 * torch.randn(LENGTH, V, generator=generator)
+        self.place = 3 * torch.randn(LENGTH, V, generator=generator)
         self.pair = 0.5 * torch.randn(LENGTH, V + 1, V, generator=generator)
 
     def forward(self, z, t):
@@ -88,7 +88,7 @@ def sdar(network, size, threshold):
     return states
 
 
-@pytest.mark.parametrize("kind", ["sdar"])
+@pytest.mark.parametrize("kind", ["sdar", "llada2"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_threshold_per_block(kind, seed):
     network, decoding = Table(SIZE, seed=seed), hub.families()[kind]().decoding
