@@ -99,6 +99,24 @@ def under_another_name(config: Config) -> dict[str, Any]:
     return {**config, "model_type": _SAME[config["model_type"]], "use_sliding_window": False, "sliding_window": None}
 
 
+NEMOTRON_NAMES = {r"^encoder\.": "model.", r"^diffusion_head\.": "lm_head."}
+"""Names of Nemotron-Labs-Diffusion's weights, and of Ministral3's."""
+
+
+def ministral_of_nemotron(config: Config) -> dict[str, Any]:
+    """Map Nemotron-Labs-Diffusion's configuration to Ministral3's.
+
+    Raises:
+        ValueError: an option that Ministral3 lacks, or a network that was trained without diffusion.
+    """
+    rules = {"dlm_paradigm": ("bidirectional", "block_diff"), "attention_bias": (False,), "mlp_bias": (False,)}
+    for key, allowed in (rules | {"sliding_window": (None,)}).items():
+        if config.get(key, allowed[0]) not in allowed:
+            rule = " or ".join(map(repr, allowed))
+            raise ValueError(f"{key}={config[key]!r}: must be {rule} for Ministral3 to be the same network")
+    return {**config, "model_type": "ministral3"}
+
+
 def plain_class(config: Config) -> dict[str, Any]:
     """Return the configuration of a class of transformers, also under the name that A2D gives it, ``a2d-qwen3``.
 

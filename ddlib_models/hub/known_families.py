@@ -5,9 +5,22 @@ from ddlib.schedules import Linear
 from ddlib_models.hub import config_mapping as native
 from ddlib_models.hub import networks
 from ddlib_models.hub.canvas import canvas
+from ddlib_models.hub.causal_context import causal_context
 from ddlib_models.hub.family import Family
 
-__all__ = ["a2d", "ddlib", "diffusion_gemma", "dream", "fast_dllm", "llada", "llada2", "masked_lm", "rnd1", "sdar"]
+__all__ = [
+    "a2d",
+    "ddlib",
+    "diffusion_gemma",
+    "dream",
+    "fast_dllm",
+    "llada",
+    "llada2",
+    "masked_lm",
+    "nemotron_diffusion",
+    "rnd1",
+    "sdar",
+]
 
 
 def a2d() -> Family:
@@ -150,4 +163,23 @@ def llada2() -> Family:
         block_size=32,
         decoding="confidence:score=probability,threshold=0.95",
         ends=(156892,),
+    )
+
+
+def nemotron_diffusion() -> Family:
+    """Nemotron-Labs-Diffusion: Ministral3, whose blocks are bidirectional behind a causal context.
+
+    NVIDIA 2026; huggingface.co/nvidia/Nemotron-Labs-Diffusion-8B, ``modeling_nemotron_labs_diffusion.py``, ``generate``
+    with ``causal_context``. Each logit is at its own position, but the first position of a block is predicted by the
+    causal model from the position before. Published loop: that position first, then the others by threshold 0.9.
+    Their blocks begin behind the prompt; here they count from the beginning of the sequence.
+    """
+    return Family(
+        causal_context,
+        model_types=("nemotron_labs_diffusion",),
+        native=native.ministral_of_nemotron,
+        rename=native.NEMOTRON_NAMES,
+        mask=(100,),
+        block_size="block_size",
+        decoding="confidence:score=probability,threshold=0.9",
     )

@@ -98,7 +98,7 @@ def _readable(name: str, called: str, family: Family, config: Config, trust: boo
     try:
         return family.native(config), family.network
     except ValueError as error:
-        if "auto_map" not in config:
+        if "auto_map" not in config or family.block_size:  # that code has an unknown rule for blocks
             raise
         if not trust:
             raise PermissionError(

@@ -36,16 +36,20 @@ def masked_lm(source: Source) -> MaskedLM:
     return model.to(source.dtype)
 
 
-def causal_lm(source: Source) -> CausalLM:
+def causal_lm(source: Source, kind: type[CausalLM] = CausalLM) -> CausalLM:
     """Load a causal language model of transformers with bidirectional or block-causal attention.
+
+    Args:
+        source: source of the weights.
+        kind: class of the network, with its attention mask.
 
     Raises:
         ValueError: weights that do not fit, or a class that stays causal under another attention mask.
     """
-    architecture = plain(CausalLM.configuration(dict(source.config)))
+    architecture = plain(kind.configuration(dict(source.config)))
     sizes = source.num_states, source.vocab_size, architecture, source.mask_id
     with torch.device("meta"):  # the weights will be those of the files
-        model = CausalLM(*sizes, block_size=source.block_size, shift=source.shift)
+        model = kind(*sizes, block_size=source.block_size, shift=source.shift)
     config, own = model.configuration(architecture), replace(source, trust=False)
     network = pretrained(transformers().AutoModelForCausalLM, own, config=config, key_mapping=dict(source.rename))
     try:

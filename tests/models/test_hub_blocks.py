@@ -7,7 +7,16 @@ import torch
 from cases import slow_but
 from hf_checkpoints import write_tokenizer
 from hub_folders import MASK, TOKENS, change, ids, scatter, states
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig
+from safetensors.torch import load_file, save_file
+from transformers import (
+    Ministral3Config,
+    Ministral3ForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+)
 from transformers import Qwen3MoeForCausalLM as Qwen3Moe
 
 import ddlib as dd
@@ -186,3 +195,66 @@ def test_llada2_is_read_by_code_that_is_trusted_in_blocks_of_32(tmp_path, monkey
     sampler = dd.build("samplers", hub.families()["llada2"]().decoding)
     drawn = dd.sample(process, denoiser, (2, 64), sampler, steps=32, pace=dd.paces.Blocks(32), temperature=0.0)
     assert not bool((drawn == MASK).any())
+
+
+YARN = dict(rope_type="yarn", rope_theta=THETA, factor=16.0, beta_fast=32.0, beta_slow=1.0, mscale=1.0)
+YARN |= dict(mscale_all_dim=1.0, original_max_position_embeddings=4, llama_4_scaling_beta=0.1)
+NEMOTRON = COMMON | dict(
+    model_type="nemotron_labs_diffusion", architectures=["NemotronLabsDiffusionModel"], head_dim=8, block_size=SIZE,
+    rope_parameters=YARN, sliding_window=None, attention_bias=False, mlp_bias=False, dlm_paradigm="bidirectional",
+    mask_token_id=MASK, auto_map={"AutoModel": "modeling_nemotron_labs_diffusion.NemotronLabsDiffusionModel"},
+)  # fmt: skip
+
+
+def nemotron(folder):
+    network = scatter(Ministral3ForCausalLM(Ministral3Config(**COMMON, head_dim=8, rope_parameters=YARN)))
+    network.save_pretrained(folder)
+    theirs = {"model.": "encoder.", "lm_head.": "diffusion_head."}
+    weights = load_file(folder / "model.safetensors")
+    for own, name in theirs.items():
+        weights = {name + key.removeprefix(own) if key.startswith(own) else key: w for key, w in weights.items()}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(NEMOTRON))
+    write_tokenizer(folder, MASK)
+    return network
+
+
+def behind_causal(network, z, first=True, context=True):
+    """Logits block by block: its positions see all before its end, those in front of it what is before them."""
+    length, said = z.shape[1], []
+    for start in range(0, length, SIZE):
+        end = min(start + SIZE, length)
+        index = torch.arange(end)
+        before = index if context else index // SIZE
+        seen = ((before[:, None] >= before) | (index[:, None] >= start))[None, None].expand(len(z), 1, -1, -1)
+        logits = network(input_ids=z[:, :end], attention_mask=seen, use_cache=False).logits[..., :TOKENS]
+        said.append(logits[:, start:].clone())
+        if start and first:
+            said[-1][:, 0] = logits[:, start - 1]
+    return torch.cat(said, 1)
+
+
+@torch.no_grad()
+def test_nemotron_reads_blocks_behind_a_causal_context(tmp_path):
+    network = nemotron(tmp_path)
+    process, denoiser, _, special = hub.load(tmp_path)
+    assert isinstance(denoiser, BlockDenoiser) and (denoiser.block_size, special.mask) == (SIZE, MASK)
+    z, t = states(TOKENS, length=LENGTH), torch.rand(3)
+    said = denoiser(z, t)
+    assert far(said, behind_causal(network, ids(z, TOKENS))) < 1e-5
+    for wrong in (dict(first=False), dict(context=False)):
+        assert far(said, behind_causal(network, ids(z, TOKENS), **wrong)) > 1e-2
+    x = torch.where(z == TOKENS, MASK + 1, z)
+    for done in (0, SIZE, 2 * SIZE):
+        mixed = torch.cat([x[:, :done], z[:, done:]], 1)
+        own = behind_causal(network, ids(mixed, TOKENS))[:, done:]
+        cache = denoiser.prefill(x[:, SIZE:done], denoiser.prefill(x[:, : min(done, SIZE)]))
+        assert far(denoiser.extend(z[:, done:], t, cache), own) < 1e-5
+        here = slice(done, done + SIZE)
+        assert far(denoiser(z, t, clean=x)[:, here], own[:, :SIZE]) < 1e-5
+    drawn = dd.sample(process, denoiser, (2, 8), dd.samplers.Confidence(), steps=4, pace=dd.paces.Blocks(SIZE))
+    assert not bool((drawn == MASK).any())
+    with pytest.raises(ValueError, match=r"block_size=8: must be 4, block_size of config.json"):
+        hub.load(tmp_path, block_size=8)
+    with pytest.raises(ValueError, match=r"dlm_paradigm='autoregressive': must be 'bidirectional' or 'block_diff'"):
+        hub.load(change(tmp_path, dlm_paradigm="autoregressive"))

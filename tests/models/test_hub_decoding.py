@@ -1,5 +1,7 @@
 """Published decoding loops of families of ``ddlib_models.hub``, written by hand, and ddlib's samplers: same states."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -96,7 +98,7 @@ def test_the_threshold_per_block(kind, seed):
     theirs = distinct(sdar(network, SIZE, threshold), SIZE)
     ours = drawn(network, decoding, SIZE, size=SIZE)
     assert ours == theirs and MASK not in ours[-1]
-    steps = [sum(a != b for a, b in zip(z, y, strict=True)) for z, y in zip(ours, ours[1:], strict=False)]
+    steps = [sum(a != b for a, b in zip(z, y, strict=True)) for z, y in pairwise(ours)]
     assert max(steps) > 1 and min(steps) == 1  # both of their branches
     for wrong in (sdar(Table(0, seed=seed), SIZE, threshold), sdar(network, SIZE, 1.0), sdar(network, SIZE // 2, 0.9)):
         assert distinct(wrong, SIZE) != theirs
@@ -151,6 +153,46 @@ def test_a_word_by_the_block_before_and_small_blocks(seed):
     for wrong in (Table(SIZE, 0, seed), Table(0, 1, seed)):
         assert drawn(wrong, decoding, SIZE, size=SIZE, sampler=sampler) != theirs
     assert drawn(network, decoding, SIZE, size=SIZE) != theirs  # the threshold alone has another order
+
+
+class AnotherHead(Table):
+    """A table whose first position of a later block has logits of a causal table, given the finished blocks."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(SIZE, 0, seed)
+        self.causal = Table(1, 0, seed + 9)
+
+    def forward(self, z, t):
+        own, before = super().forward(z, t), self.causal(z, t)
+        begins = (torch.arange(z.shape[1]) % SIZE == 0) & (torch.arange(z.shape[1]) > 0)
+        return torch.where(begins[:, None], torch.cat([own[:, :1], before[:, :-1]], 1), own)
+
+
+def nemotron(block, causal, threshold, prompt):
+    """``generate`` of Nemotron-Labs-Diffusion: a word by the causal model, then the best one and all up to a bound."""
+    z, states = start(prompt), [start(prompt)[0].tolist()]
+    for begin in range(prompt, LENGTH, SIZE):
+        here = slice(begin, begin + SIZE)
+        z[0, begin] = causal(z[:, :begin], torch.zeros(1))[0, -1].argmax()
+        states.append(z[0].tolist())
+        while (masked := z[0, here] == MASK).any():
+            word, chance = (one[here] for one in best(block, z))
+            chance = torch.where(masked, chance, -torch.inf)
+            chosen = (chance >= threshold) | (torch.arange(SIZE) == chance.argmax())
+            z[0, here] = torch.where(chosen, word, z[0, here])
+            states.append(z[0].tolist())
+    return states
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_word_by_the_causal_model_and_a_threshold(seed):
+    network, decoding = AnotherHead(seed), hub.families()["nemotron_diffusion"]().decoding
+    threshold = dd.build("samplers", decoding).threshold
+    theirs = distinct(nemotron(Table(SIZE, 0, seed), network.causal, threshold, SIZE), SIZE)
+    sampler = SmallBlocks(threshold=threshold, size=SIZE)
+    assert drawn(network, decoding, SIZE, SIZE, SIZE, sampler) == theirs and MASK not in theirs[-1]
+    assert drawn(Table(SIZE, 0, seed), decoding, SIZE, SIZE, SIZE, sampler) != theirs
+    assert drawn(network, decoding, SIZE, SIZE, SIZE) != theirs
 
 
 def rnd1(network, steps):
