@@ -159,8 +159,8 @@ class Remote(nn.Module):
 class RemoteBlocks(Remote):
     """Network from code of its repository under a block-causal mask, a ``ddlib.typing.BlockDenoiser``.
 
-    The code must take an additive ``attention_mask`` (B, 1, n, n), 0 or very negative, and ``position_ids``. It is not
-    asked for keys and values: a cache holds the tokens alone, and ``extend`` computes them again.
+    The code must take an additive ``attention_mask`` (B, 1, n, n), 0 or very negative, and ``position_ids``. Keys and
+    values are not cached: a cache holds the tokens alone, and ``extend`` evaluates the network on all of them.
 
     Args:
         network: the network, whose output has ``logits``.
