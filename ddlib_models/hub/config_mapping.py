@@ -43,7 +43,7 @@ LLADA_NAMES = {
 }
 """Names of LLaDA's weights, and of Llama's."""
 
-_SAME = {"sdar": "qwen3", "sdar_moe": "qwen3_moe", "Fast_dLLM_Qwen": "qwen2", "rnd1": "qwen3_moe"}
+_SAME = {"sdar": "qwen3", "sdar_moe": "qwen3_moe", "Fast_dLLM_Qwen": "qwen2"}
 """Types of networks that are those of transformers apart from the mask, and the name of its class."""
 
 
@@ -97,6 +97,15 @@ def under_another_name(config: Config) -> dict[str, Any]:
     Layers with a sliding window are configured without one, as the block-causal mask replaces it.
     """
     return {**config, "model_type": _SAME[config["model_type"]], "use_sliding_window": False, "sliding_window": None}
+
+
+def qwen_of_rnd1(config: Config) -> dict[str, Any]:
+    """Map RND1's configuration to Qwen3Moe's, with the defaults of their class where config.json omits a key."""
+    defaults: dict[str, Any] = {"norm_topk_prob": True, "head_dim": 128}
+    if "rope_parameters" not in config:
+        defaults["rope_theta"] = 1e6
+    own = {key: value for key, value in config.items() if key != "rope_scaling" or value}  # they write False for none
+    return defaults | own | {"model_type": "qwen3_moe", "use_sliding_window": False, "sliding_window": None}
 
 
 NEMOTRON_NAMES = {r"^encoder\.": "model.", r"^diffusion_head\.": "lm_head."}

@@ -142,7 +142,7 @@ def rnd1() -> Family:
     return Family(
         networks.causal_lm,
         model_types=("rnd1",),
-        native=native.under_another_name,
+        native=native.qwen_of_rnd1,
         mask=(151669,),
         shift=1,
         decoding="confidence:score=entropy",

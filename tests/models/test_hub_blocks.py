@@ -51,7 +51,8 @@ KINDS = {
     ),
     "rnd1": (
         dict(model_type="rnd1", architectures=["RND1LM"], mask_token_id=MASK, num_diffusion_steps=256, is_causal=False)
-        | EXPERTS | dict(moe_backend="hf", auto_map={"AutoModelForMaskedLM": "modeling_rnd.RND1LM"}),
+        | {key: value for key, value in EXPERTS.items() if key != "norm_topk_prob"}
+        | dict(rope_scaling=False, sliding_window=False, auto_map={"AutoModelForMaskedLM": "modeling_rnd.RND1LM"}),
         lambda: Qwen3Moe(Qwen3MoeConfig(**COMMON, **ROPE, **EXPERTS)), 0, 1,
     ),
 }  # fmt: skip
