@@ -88,6 +88,14 @@ def far(said: torch.Tensor, own: torch.Tensor) -> float:
     return float((said - own)[..., drawn].abs().max())
 
 
+def check_sampling(process, denoiser):
+    """The same words with a cache and without, none of them the mask's id."""
+    prompt, sampler = torch.tensor([5, 6, 7, 8, 9]), dd.samplers.Confidence("probability", threshold=0.5)
+    options = dict(steps=SIZE, prompt=prompt, temperature=0.0, pace=dd.paces.Blocks(SIZE))
+    kept, again = (dd.sample(process, denoiser, (2, 12), sampler, keep=keep, **options) for keep in (True, False))
+    assert torch.equal(kept, again) and not bool((kept == MASK).any())
+
+
 @CASES
 @torch.no_grad()
 def test_logits_are_those_of_the_native_class_under_their_mask_and_shift(tmp_path, kind):
@@ -119,8 +127,7 @@ def test_blocks_are_prefilled_and_extended(tmp_path, kind):
     own = by_hand(network, ids(mixed, TOKENS), size, shift)[:, 2 * SIZE :]
     assert far(said, own) < 1e-5
     torch.testing.assert_close(denoiser(z, t, clean=x)[:, 2 * SIZE :], said, rtol=1e-5, atol=1e-5)
-    drawn = dd.sample(hub.load(tmp_path).process, denoiser, (2, 8), dd.samplers.Confidence(), pace=dd.paces.Blocks(4))
-    assert not bool((drawn == MASK).any())
+    check_sampling(hub.load(tmp_path).process, denoiser)
 
 
 @pytest.mark.parametrize("kind", ["sdar", "fast_dllm"])
@@ -253,8 +260,7 @@ def test_nemotron_reads_blocks_behind_a_causal_context(tmp_path):
         assert far(denoiser.extend(z[:, done:], t, cache), own) < 1e-5
         here = slice(done, done + SIZE)
         assert far(denoiser(z, t, clean=x)[:, here], own[:, :SIZE]) < 1e-5
-    drawn = dd.sample(process, denoiser, (2, 8), dd.samplers.Confidence(), steps=4, pace=dd.paces.Blocks(SIZE))
-    assert not bool((drawn == MASK).any())
+    check_sampling(process, denoiser)
     with pytest.raises(ValueError, match=r"block_size=8: must be 4, block_size of config.json"):
         hub.load(tmp_path, block_size=8)
     with pytest.raises(ValueError, match=r"dlm_paradigm='autoregressive': must be 'bidirectional' or 'block_diff'"):

@@ -90,6 +90,24 @@ def sdar(network, size, threshold):
     return states
 
 
+PUBLISHED = {
+    "sdar": (151669, 0, 0.85),
+    "fast_dllm": (151665, 1, 0.9),
+    "llada2": (156895, 0, 0.95),
+    "nemotron_diffusion": (100, 0, 0.9),
+    "rnd1": (151669, 1, None),
+}
+"""Id of the mask, shift and threshold of each family."""
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_the_numbers_they_publish(kind):
+    record, (mask, shift, threshold) = hub.families()[kind](), PUBLISHED[kind]
+    sampler = dd.build("samplers", record.decoding)
+    assert (mask in record.mask, record.shift, sampler.threshold) == (True, shift, threshold)
+    assert sampler.score == ("probability" if threshold else "entropy")
+
+
 @pytest.mark.parametrize("kind", ["sdar", "llada2"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_threshold_per_block(kind, seed):
