@@ -122,6 +122,31 @@ def check_guided(network: ModelWrapper, sampler: Sampler, plain: bool) -> None:
         )
 
 
+def check_memory(network: ModelWrapper, sampler: Sampler, pace: Pace | None) -> None:
+    """Raise TypeError or ValueError for a call of ``sample`` in which no previous call of a sequence can be kept.
+
+    Args:
+        network: the model wrapper of the call.
+        sampler: the sampler.
+        pace: the order of the positions.
+    """
+    able = network.capabilities
+    if not able.takes_memory:
+        raise TypeError(
+            f"memory is True, and the denoiser {able.name} takes none: one whose features(z, t, memory=) take those of "
+            "its previous call says so by the attribute takes_memory = True, as ddlib_models.DiT(memory=True) does; a "
+            "guidance has no features"
+        )
+    if not sampler.supports_stopping:
+        raise TypeError(f"memory is True, which {sampler!r} cannot serve: a row is several texts there")
+    if pace is not None and pace.block is not None:
+        raise TypeError(f"memory is True, and pace is {pace!r}, whose blocks are calls of different positions")
+    if not network.compact:
+        raise ValueError(
+            "compact is False with memory=True, must be True: a row keeps its memory in a step without its call"
+        )
+
+
 def check_paced(pace: Pace, sampler: Sampler) -> None:
     """Raise TypeError unless the sampler supports the pace, with blocks or with one time per position."""
     if pace.block is None and not sampler.own_times:
