@@ -134,7 +134,7 @@ def sample(
 
     model = ModelWrapper(process, denoiser, parameterization, compact, processors if processors else None)
     if memory:
-        check_memory(model, sampler, pace)
+        check_memory(model.capabilities, sampler, pace, compact)
         model = model.within(MemoryContext(denoiser))
     check_guided(model, sampler, plain=truncation.idle and not processors)
     run = SamplingCall(

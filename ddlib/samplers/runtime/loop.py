@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ddlib.paces import Pace
+from ddlib.parameterization.capabilities import Capabilities
 from ddlib.samplers.base import Sampler, SamplingContext, State, at
 from ddlib.samplers.runtime.context import CachedContext, WindowContext
 from ddlib.samplers.runtime.logit_processors import Truncation
@@ -122,15 +123,15 @@ def check_guided(network: ModelWrapper, sampler: Sampler, plain: bool) -> None:
         )
 
 
-def check_memory(network: ModelWrapper, sampler: Sampler, pace: Pace | None) -> None:
+def check_memory(able: Capabilities, sampler: Sampler, pace: Pace | None, compact: bool = True) -> None:
     """Raise TypeError or ValueError for a call of ``sample`` in which no previous call of a sequence can be kept.
 
     Args:
-        network: the model wrapper of the call.
+        able: capabilities of the denoiser.
         sampler: the sampler.
         pace: the order of the positions.
+        compact: argument of ``sample``.
     """
-    able = network.capabilities
     if not able.takes_memory:
         raise TypeError(
             f"memory is True, and the denoiser {able.name} takes none: one whose features(z, t, memory=) take those of "
@@ -141,7 +142,7 @@ def check_memory(network: ModelWrapper, sampler: Sampler, pace: Pace | None) -> 
         raise TypeError(f"memory is True, which {sampler!r} cannot serve: a row is several texts there")
     if pace is not None and pace.block is not None:
         raise TypeError(f"memory is True, and pace is {pace!r}, whose blocks are calls of different positions")
-    if not network.compact:
+    if not compact:
         raise ValueError(
             "compact is False with memory=True, must be True: a row keeps its memory in a step without its call"
         )
