@@ -141,7 +141,7 @@ class Loss:
         if self.consistency:
             second.append(f"{self.consistency:g} x the consistency loss ({self.consistency_divergence}) added")
         if self.memory:
-            second.append(f"features of a first pass in {self.memory:g} of the rows")
+            second.append(f"memory from a first pass in {self.memory:g} of the rows")
         drawn = [] if self.times == "uniform" or self.weigh_times else [f"times {self.times}, not divided out"]
         low, high = self.interval
         between = [] if (low, high) == (0, 1) else [f"times from {low:g} to {high:g} alone"]

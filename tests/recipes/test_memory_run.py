@@ -1,14 +1,17 @@
 """Runs with ``loss.memory``: two passes in training, resumed, in any layout, sampled with memory; refusals."""
 
+import io
 import shutil
 from dataclasses import replace
 
 import pytest
 import torch
 from cases import slow_but
+from rich.console import Console
 from training_runs import curve, losses, recipe, text, trained
 
 import ddlib as dd
+from ddlib_models import DiT
 from recipes.config import Hardware, Loss
 from recipes.data import Batch
 from recipes.engine import checkpoint, train
@@ -179,8 +182,6 @@ def test_packed_rows(folder):
 
 
 def test_labels_are_dropped_from_both_passes():
-    from ddlib_models import DiT
-
     process = dd.presets.mdlm(5)
     network = DiT(6, 5, 16, 1, 2, cond_dim=8, num_classes=3, label_dropout=0.5, memory=True)
     seen = []
@@ -203,12 +204,9 @@ def test_samples_are_drawn_with_memory_where_it_is_asked_for(whole, precision):
 
 
 def test_generate_writes_the_option_down(whole, tmp_path):
-    generate(
-        Options(
-            run=str(whole.output.folder), samples=2, sampling=Sampling(steps=4, memory=True), out=tmp_path / "x.jsonl"
-        )
-    )
-    assert '"memory": true' in (tmp_path / "x.jsonl").read_text()
+    sampling, out = Sampling(steps=4, memory=True), tmp_path / "x.jsonl"
+    generate(Options(run=str(whole.output.folder), samples=2, sampling=sampling, out=out), Console(file=io.StringIO()))
+    assert '"memory": true' in out.read_text()
 
 
 def test_the_estimate_includes_the_first_pass(folder):
@@ -216,7 +214,7 @@ def test_the_estimate_includes_the_first_pass(folder):
 
 
 def test_the_loss_says_so():
-    assert "features of a first pass in 0.5 of the rows" in HALF.about()
+    assert "memory from a first pass in 0.5 of the rows" in HALF.about()
     assert "first pass" not in Loss().about()
 
 
