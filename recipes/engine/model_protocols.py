@@ -9,7 +9,6 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from torch import Tensor, nn
 
 from ddlib.paces import Pace
-from ddlib.parameterization.capabilities import Capabilities
 from ddlib.typing import OwnTimes
 from recipes.config import own_times
 
@@ -90,25 +89,6 @@ def served(pace: Pace, length: int, model: nn.Module) -> Pace:
         if not able(model, OwnTimes, setting, "own_times").own_times:
             raise ValueError(f"{setting}: not with {type(model).__name__}, whose own_times is False")
     return pace
-
-
-def check_memory(share: float, pace: Pace, model: nn.Module) -> None:
-    """Raise ValueError unless the network takes the features of its previous call exactly where training gives them.
-
-    Args:
-        share: ``loss.memory``.
-        pace: the order of positions.
-        model: the network.
-    """
-    asked, takes, name = f"loss.memory={share}", Capabilities.of(model).takes_memory, type(model).__name__
-    if share and not takes:
-        raise ValueError(
-            f"{asked}: not with {name}, which has no takes_memory = True; a DiT has with model.memory=True"
-        )
-    if takes and not share:
-        raise ValueError(f"{asked}: must be above 0 with this {name}, whose takes_memory is True: nothing trains it")
-    if share and pace.block is not None:
-        raise ValueError(f"{asked}: not with pace={pace!r}, whose finished blocks are not called again")
 
 
 def blocks(model: nn.Module) -> Sequence[nn.Module]:

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 import ddlib as dd
+from ddlib.paces import Pace
+from ddlib.parameterization.capabilities import Capabilities
 from recipes.data import Batch
 
 if TYPE_CHECKING:  # it imports this module
@@ -16,6 +18,25 @@ if TYPE_CHECKING:  # it imports this module
 
 _STREAM = 2**59
 """Added to the index of an example, so that its chance is independent of its noise."""
+
+
+def check_memory(share: float, pace: Pace, model: nn.Module) -> None:
+    """Raise ValueError unless the network takes the features of its previous call exactly where training gives them.
+
+    Args:
+        share: ``loss.memory``.
+        pace: the order of positions.
+        model: the network.
+    """
+    asked, takes, name = f"loss.memory={share}", Capabilities.of(model).takes_memory, type(model).__name__
+    if share and not takes:
+        raise ValueError(
+            f"{asked}: not with {name}, which has no takes_memory = True; a DiT has with model.memory=True"
+        )
+    if takes and not share:
+        raise ValueError(f"{asked}: must be above 0 with this {name}, whose takes_memory is True: nothing trains it")
+    if share and pace.block is not None:
+        raise ValueError(f"{asked}: not with pace={pace!r}, whose finished blocks are not called again")
 
 
 def recalling(noisy: "Noisy", batch: Batch, seed: int, step: int, share: float) -> "Noisy":
@@ -52,7 +73,7 @@ def recalled(noisy: "Noisy", features: Callable[[], Tensor], half: bool) -> Floa
         return None
     device = noisy.z.device
     same = torch.random.fork_rng([device] if device.type != "cpu" else [], device_type=device.type)
-    # an autocast of its own: the weights that it casts have no gradient, and the second pass would reuse them
+    # a separate autocast: in one region some versions of torch reuse weights that were cast without gradient
     with torch.no_grad(), same, torch.autocast(device.type, torch.bfloat16, enabled=half):
         found = features()
     return torch.where(noisy.recalls[:, None, None], found, 0.0)

@@ -27,8 +27,9 @@ from recipes.data.tokens import load_tokenizer
 from recipes.embeddings.grouping import clusters_for, clusters_there
 from recipes.embeddings.neighbours import neighbourhoods, stream
 from recipes.embeddings.starting import log_probs, state_vectors
-from recipes.engine.model_protocols import ClusterHead, Packs, Starts, able, check_memory, served
+from recipes.engine.model_protocols import ClusterHead, Packs, Starts, able, served
 from recipes.engine.parallel import World
+from recipes.engine.self_conditioning import check_memory
 from recipes.model_io import CLUSTERS, RECIPE, WEIGHTS
 
 
