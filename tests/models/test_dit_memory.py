@@ -5,6 +5,7 @@ import torch
 from refusals import refuses
 from tiny import STATES, WORDS, build, inputs, trained
 
+import ddlib as dd
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.typing import TakesMemory
 from ddlib_models import DiT
@@ -98,6 +99,27 @@ def test_labels_beside_memory():
     model = trained(memory=True, num_classes=3).eval()
     before = features(model.conditioned(1))
     assert torch.equal(features(model.conditioned(1), memory=before), features(model, label=1, memory=before))
+
+
+@pytest.mark.parametrize("tree", [None, [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]]], ids=["tokens", "children"])
+def test_bound_and_likelihood_are_those_without_memory(tree):
+    process, x = dd.presets.mdlm(WORDS), torch.randint(WORDS, (4, 5), generator=torch.Generator().manual_seed(3))
+    model = trained(num_states=WORDS + 1, memory=True, tree=tree).eval()
+
+    def measured():
+        meaning = "cavity" if tree is None else dd.Children.of(model)
+        with torch.no_grad():
+            bound = dd.bound(process, model, x, torch.Generator().manual_seed(0), parameterization=meaning)
+            exact = dd.likelihood(process, model, x, dd.samplers.LeftToRight(), parameterization=meaning)
+        return float(bound.per_token.value), exact
+
+    bound, exact = measured()
+    model.memory.weight.data.normal_()
+    again, still = measured()
+    assert bound == again and torch.equal(exact.log_likelihood, still.log_likelihood)
+    options = dict(steps=4, parameterization="cavity" if tree is None else dd.Children.of(model), seeds=range(8))
+    without, with_memory = (dd.sample(process, model, (8, 5), memory=memory, **options) for memory in (False, True))
+    assert not torch.equal(without, with_memory)
 
 
 def test_saved_and_loaded(tmp_path):

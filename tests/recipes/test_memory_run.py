@@ -19,8 +19,8 @@ from recipes.engine.memory import estimate
 from recipes.engine.objective import Objective, noised
 from recipes.engine.self_conditioning import recalling
 from recipes.generate import Options, generate
-from recipes.generation.sampling import Sampling, draw
-from recipes.model_io import open_saved
+from recipes.generation.sampling import NOISE, Sampling, draw
+from recipes.model_io import open_saved, publish
 
 HALF = Loss(memory=0.5)
 
@@ -201,6 +201,19 @@ def test_samples_are_drawn_with_memory_where_it_is_asked_for(whole, precision):
     without, with_memory = (draw(saved, Sampling(steps=8, memory=memory), 0, index, 16) for memory in (False, True))
     assert not torch.equal(without, with_memory)
     assert torch.equal(draw(saved, Sampling(steps=8, memory=True), 0, index[1:3], 16), with_memory[1:3])
+
+
+def test_a_network_of_ones_own_loop_is_published_with_it(folder, whole, tmp_path):
+    process = dd.presets.mdlm(open_saved(whole.output.folder).process.vocab_size)
+    network = DiT(process.num_states, process.vocab_size, 16, 1, 2, cond_dim=8, memory=True).eval()
+    for weight in network.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    publish(tmp_path / "own", network, process, text(folder / "data"), length=16)
+    drawn = draw(open_saved(tmp_path / "own"), Sampling(steps=8, memory=True), 0, torch.arange(4), 16)
+    wanted = dd.sample(
+        process, network, (4, 16), steps=8, generator=dd.KeyedGenerator(0, NOISE, torch.arange(4)), memory=True
+    )
+    assert torch.equal(drawn, wanted)
 
 
 def test_generate_writes_the_option_down(whole, tmp_path):
