@@ -11,8 +11,9 @@ from ddlib.processes import ForwardProcess
 from ddlib.processes.base import check_process
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler
+from ddlib.samplers.runtime.context import MemoryContext
 from ddlib.samplers.runtime.logit_processors import LogitProcessors, Scheduled, Truncation
-from ddlib.samplers.runtime.loop import SamplingCall, check_guided, draw_along_pace, draw_tokens
+from ddlib.samplers.runtime.loop import SamplingCall, check_guided, check_memory, draw_along_pace, draw_tokens
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.samplers.stopping import Ending
 from ddlib.typing import Denoiser, Tokens
@@ -42,6 +43,7 @@ def sample(
     compact: bool = True,
     pace: Pace | None = None,
     keep: bool = True,
+    memory: bool = False,
     generator: Generator = None,
     seeds: Sequence[int] | None = None,
     device: torch.device | str | None = None,
@@ -81,6 +83,9 @@ def sample(
             pace they are those of each of its parts. The denoiser then takes times (B, L).
         keep: whether a ``ddlib.typing.BlockDenoiser`` caches its computations for earlier blocks. The tokens are the
             same; the cache saves time and takes memory.
+        memory: whether each call of the network takes the features of the sequence's previous call, for a
+            ``ddlib.typing.TakesMemory`` such as ``DiT(memory=True)``. Without it the network is called as ``bound``
+            and ``likelihood`` call it, without memory.
         generator: source of randomness.
         seeds: (B,) in place of ``generator``, one for each row: a sequence depends on its seed and not on the batch.
         device: where to sample; default the prompt's, else the process's.
@@ -90,7 +95,8 @@ def sample(
     Raises:
         TypeError, ValueError: an invalid shape, steps, grid, prompt, seeds, temperature or truncation; forbidden
             tokens that are all tokens of a cluster; logits as in ``nelbo``; a sampler that does not support the
-            process; a pace that does not support the length, the sampler or the denoiser.
+            process; a pace that does not support the length, the sampler or the denoiser; ``memory`` with a denoiser
+            without, blocks, particles or ``compact=False``.
     """
     sampler = Ancestral() if sampler is None else sampler
     for name, value in (("prompt", prompt), ("times", times)):
@@ -127,6 +133,9 @@ def sample(
     fixed, free = _prompt(process, prompt, tuple(shape), infill, target)
 
     model = ModelWrapper(process, denoiser, parameterization, compact, processors if processors else None)
+    if memory:
+        check_memory(model.capabilities, sampler, pace, compact)
+        model = model.within(MemoryContext(denoiser))
     check_guided(model, sampler, plain=truncation.idle and not processors)
     run = SamplingCall(
         process, model, truncation.at(1.0), _grid(steps, times).to(target), free,
