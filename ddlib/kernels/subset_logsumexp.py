@@ -109,12 +109,15 @@ def to_softmax(logits: Float[Tensor, "n K"], read: Reader | None = None) -> Floa
 
     Args:
         logits: overwritten.
-        read: function to call with the log-probabilities; the results have the same bits without it.
+        read: function to call with the log-probabilities; with it the softmax is their exponential, equal but for
+            rounding, since a copy of the logits would cost as much as a second softmax.
     """
-    kept = None if read is None else logits.clone()
     largest = logits.amax(1)
-    torch.softmax(logits, 1, out=logits)
-    total = largest - logits.amax(1).log()
-    if read is not None and kept is not None:
-        read(kept.sub_(total[:, None]))
+    if read is None:
+        torch.softmax(logits, 1, out=logits)
+        return largest - logits.amax(1).log()
+    torch.log_softmax(logits, 1, out=logits)
+    read(logits)
+    total = largest - logits.amax(1)
+    logits.exp_()
     return total

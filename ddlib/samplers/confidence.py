@@ -122,14 +122,16 @@ class Confidence(OrderedSampler):
 
 
 _BY_TIMES = ("expected", "rounded")
-_GROUPS, _ROWS = 32, 64
+_GROUPS, _ROWS = 32, 16
+"""Number of rows of the table in which the two largest entries are found, and of distributions in a CPU's cache."""
 
 
 def entropy(log_probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
     """Compute the entropies of distributions from normalised log-probabilities, in nats."""
     least = torch.finfo(log_probs.dtype).min  # clamped, so that 0 log 0 = 0
-    parts = log_probs.split(_ROWS)  # small enough for the processor's cache
-    return -torch.cat([torch.linalg.vecdot(part.exp(), part.clamp_min(least)) for part in parts])
+    rows = _ROWS if log_probs.device.type == "cpu" else max(len(log_probs), 1)  # small enough for a CPU's cache
+    parts = (part.clamp_min(least) for part in log_probs.split(rows))
+    return -torch.cat([part.exp().mul_(part).sum(-1) for part in parts])
 
 
 def _margin(log_probs: Tensor) -> Tensor:

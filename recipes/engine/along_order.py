@@ -13,7 +13,8 @@ from ddlib.parameterization.logits import Parameterization
 from ddlib.samplers.ordered import check_order
 from recipes.config import Recipe, own_times
 from recipes.data import Batch, Prepared, lookup
-from recipes.engine.objective import Noisy, noised
+from recipes.engine.noisy import Noisy
+from recipes.engine.objective import noised
 from recipes.engine.parallel import World
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +15,7 @@ from ddlib.parameterization.logits import Parameterization
 from ddlib.typing import Times
 from recipes.config import Loss
 from recipes.data import Batch
-
-if TYPE_CHECKING:  # it imports this module
-    from recipes.engine.objective import Noisy, Objective
+from recipes.engine.noisy import Noisy
 
 _STREAM = 2**62
 """Added to the index of an example, so that its path is independent of the noise and the times of its loss."""
@@ -37,8 +34,8 @@ class Target:
 
 
 def bridged(
-    process: dd.processes.ForwardProcess, noisy: "Noisy", batch: Batch, seed: int, step: int, loss: Loss
-) -> "tuple[Noisy, Noisy | None]":
+    process: dd.processes.ForwardProcess, noisy: Noisy, batch: Batch, seed: int, step: int, loss: Loss
+) -> tuple[Noisy, Noisy | None]:
     """Draw the states of a batch at its times and at earlier ones, on one path; without the term return it as it is.
 
     Earlier times and paths depend on (seed, step, example) alone. Where positions have different times, those that move
@@ -81,26 +78,26 @@ def earlier(t: Times, moves: Bool[Tensor, "*n"], chance: Float64[Tensor, "B 2"],
 
 
 def target(
-    objective: "Objective", averaged: Callable[[], AbstractContextManager[None]], early: "Noisy | None"
+    answer: Callable[[Noisy], Tensor], averaged: Callable[[], AbstractContextManager[None]], early: Noisy | None
 ) -> Target | None:
     """Return the logits of the averaged weights, without dropout, at the earlier times; None without the term.
 
     Args:
-        objective: the network.
+        answer: function that returns the logits of the network for a noisy batch, without gradient.
         averaged: context manager within which it has the averaged weights.
         early: states at the earlier times.
     """
     if early is None:
         return None
     with averaged():
-        return Target(objective.answer(early), early.z, early.t)
+        return Target(answer(early), early.z, early.t)
 
 
 def consistency(
     process: dd.processes.ForwardProcess,
     output: Float[Tensor, "B L D"],
     layer: tuple[Tensor, Tensor | None] | None,
-    noisy: "Noisy",
+    noisy: Noisy,
     target: Target,
     loss: Loss,
     parameterization: Parameterization,

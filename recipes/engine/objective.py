@@ -1,7 +1,6 @@
 """The network and its loss as one module: what is compiled, copied and sharded, and what a batch goes through."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,41 +17,13 @@ from ddlib.utils.random import Generator
 from recipes.config import Loss
 from recipes.data import Batch
 from recipes.engine.consistency import Target, consistency
+from recipes.engine.noisy import Noisy
 from recipes.engine.self_conditioning import recalled
 from recipes.metrics.conditioned import takes_labels
 from recipes.model_io import called
 
 _NEXT_PIECE = 2**40 + 0x9E3779B1
 """Between the numbers of two pieces of a row: more than there are rows, and odd, so that their times lie apart."""
-
-
-@dataclass(frozen=True)
-class Noisy:
-    """A batch at its times: tokens, states and padding (B, L), times (B,), or (B, L) with a pace.
-
-    In packed rows every token is one sequence, (T, 1) and (T,); the network takes them as one row.
-    """
-
-    x: Int[Tensor, "B L"]
-    z: Int[Tensor, "B L"]
-    t: Times
-    measure: Float[Tensor, "*n"]
-    """Weight of each draw of a time, in the shape of ``t``; 0 where nothing is noised."""
-    mask: Bool[Tensor, "B L"]
-    cu_seqlens: Int[Tensor, " n"] | None = None
-    """Starts of packed documents, and the total."""
-    piece_t: Float[Tensor, " N"] | None = None
-    """Time of each packed document."""
-    balance: Float[Tensor, " B"] | None = None
-    """Factor of each sequence's loss where its levels were drawn balanced."""
-    at_once: bool = False
-    """True if each block has a separate time, and the network takes the clean tokens in front of it."""
-    labels: Int[Tensor, " N"] | None = None
-    """Class of each sequence, or of each packed document."""
-    recalls: Bool[Tensor, " B"] | None = None
-    """Sequences that get the features of a first pass as memory; None without ``loss.memory``."""
-    rows: dd.TrainingRows | None = None
-    """Rows whose states these are, where training follows an order; ``measure`` then weighs divergences."""
 
 
 def noised(

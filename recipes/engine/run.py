@@ -21,7 +21,8 @@ from recipes.engine.along_order import AlongOrder
 from recipes.engine.checkpoint import Facts, State
 from recipes.engine.consistency import bridged, target
 from recipes.engine.model_protocols import Steps
-from recipes.engine.objective import Noisy, Objective, level_sums, noised
+from recipes.engine.noisy import Noisy
+from recipes.engine.objective import Objective, level_sums, noised
 from recipes.engine.optimizer import Average, optimizers, rate, update
 from recipes.engine.parallel import World, accumulating, gathered_anew, spread
 from recipes.engine.self_conditioning import recalling
@@ -187,7 +188,7 @@ class Run:
             with accumulating(self.called, self.objective, index + 1 == len(noisy)), held:
                 # gradients are averaged over the processes
                 with record_function("forward"):
-                    taught = target(self.objective, self.averaged, sooner[index])
+                    taught = target(self.objective.answer, self.averaged, sooner[index])
                     part_loss, losses = self.called(part, keep, world.size / total, taught)
                 with record_function("backward"):
                     part_loss.backward()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -12,9 +11,7 @@ import ddlib as dd
 from ddlib.paces import Pace
 from ddlib.parameterization.capabilities import Capabilities
 from recipes.data import Batch
-
-if TYPE_CHECKING:  # it imports this module
-    from recipes.engine.objective import Noisy
+from recipes.engine.noisy import Noisy
 
 _STREAM = 2**59
 """Added to the index of an example, so that its chance is independent of its noise."""
@@ -39,7 +36,7 @@ def check_memory(share: float, pace: Pace, model: nn.Module) -> None:
         raise ValueError(f"{asked}: not with pace={pace!r}, whose finished blocks are not called again")
 
 
-def recalling(noisy: "Noisy", batch: Batch, seed: int, step: int, share: float) -> "Noisy":
+def recalling(noisy: Noisy, batch: Batch, seed: int, step: int, share: float) -> Noisy:
     """Draw the sequences that get the features of a first pass, by (seed, step, example) alone; none for a share of 0.
 
     Args:
@@ -58,7 +55,7 @@ def recalling(noisy: "Noisy", batch: Batch, seed: int, step: int, share: float) 
     return replace(noisy, recalls=recalls)
 
 
-def recalled(noisy: "Noisy", features: Callable[[], Tensor], half: bool) -> Float[Tensor, "B L D"] | None:
+def recalled(noisy: Noisy, features: Callable[[], Tensor], half: bool) -> Float[Tensor, "B L D"] | None:
     """Compute the features of a first pass without gradient, 0 at sequences that get none; None for a batch without.
 
     All sequences make the pass: which of them need it is not known on the host. The random numbers are those of the
