@@ -222,15 +222,20 @@ def _verify(options: argparse.Namespace) -> int:
     return 0 if report.ok else 1
 
 
-def console() -> int:
-    """Run the command line of this process, and return its exit status."""
+def console(run: Callable[[], object] = main) -> int:
+    """Run a command of this process, and return its exit status: that of ``run`` if it returns one, else 0.
+
+    It is 1, without a message, if the reader of the output has exited, as ``head`` does.
+    """
     try:
-        status = main()
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader of the pipe, such as head, has exited
+        try:
+            status = run()
+        finally:
+            sys.stdout.flush()  # also of a SystemExit, after --help
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 1
-    return status
+        return 1
+    return status if isinstance(status, int) else 0
 
 
 if __name__ == "__main__":

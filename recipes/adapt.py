@@ -27,7 +27,7 @@ from ddlib import parts
 from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe
 from recipes.config.command import choose
 from recipes.config.help import ALL
-from recipes.console import plain_errors
+from recipes.console import command, plain_errors
 from recipes.data import Corpus, Prepared, Source, local
 from recipes.data.source import BY_LINE, CUTS, SOTU, SampleBy, is_cut
 from recipes.data.unknown import UNKNOWN
@@ -249,4 +249,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -13,6 +13,7 @@ parent of a pitch is its pitch class).
 from collections.abc import Mapping, Sequence
 
 from recipes.config import Recipe
+from recipes.console import command
 from recipes.data import SymbolCorpus
 from recipes.data.sources.chorales import HIGHEST, LOWEST
 from recipes.data.sources.pitches import HOLD, NAMES, REST, alphabet, pitch_classes_of
@@ -35,4 +36,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -38,7 +38,7 @@ from ddlib.hierarchies import random_parents, save_clusters, semantic_clusters
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.plot import BLUE, GREY, ORANGE
 from ddlib.vocabulary import fingerprint
-from recipes.console import make_console, plain_errors
+from recipes.console import command, make_console, plain_errors
 from recipes.data import open_prepared
 from recipes.embeddings import embeddings
 from recipes.embeddings.words import Words, read_words
@@ -219,4 +219,4 @@ def advice(options: argparse.Namespace) -> str:
 
 if __name__ == "__main__":
     with plain_errors():
-        main()
+        command(main)

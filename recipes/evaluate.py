@@ -23,7 +23,7 @@ from ddlib.objective.bound import variance_caveat
 from ddlib.paces import Pace
 from ddlib.times import TimeDensity
 from recipes.config import IN_STRATA, UNIFORM, at_least, at_once, check_times, time_density
-from recipes.console import check_file, make_console, plain_errors
+from recipes.console import check_file, command, make_console, plain_errors
 from recipes.data import Prepared, wrapped
 from recipes.data.agreement import check_lengths
 from recipes.engine.parallel import World, joined
@@ -290,4 +290,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -21,7 +21,7 @@ import tyro
 from rich.console import Console
 
 from recipes.config import at_least
-from recipes.console import check_file, make_console, plain_errors
+from recipes.console import check_file, command, make_console, plain_errors
 from recipes.engine.parallel import World
 from recipes.engine.provenance import provenance
 from recipes.evaluation import frontier as cell_measures
@@ -196,4 +196,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -27,7 +27,7 @@ from rich.text import Text as RichText
 from torch import Tensor
 
 from recipes.config import at_least, own_times
-from recipes.console import check_file, make_console, plain_errors, render
+from recipes.console import check_file, command, make_console, plain_errors, render
 from recipes.embeddings.naming import cluster_names
 from recipes.engine.provenance import provenance
 from recipes.generation.drafts import Drafts, show
@@ -295,4 +295,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

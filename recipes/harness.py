@@ -23,6 +23,7 @@ from torch import Tensor
 
 import ddlib as dd
 from recipes.config import at_least, own_times
+from recipes.console import command
 from recipes.generation.sampling import Sampling, batches, draw, protocol
 from recipes.metrics import given
 from recipes.model_io import Precision, measured_length, open_saved
@@ -297,4 +298,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

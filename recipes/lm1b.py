@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from recipes.config import Data, Recipe
+from recipes.console import command
 from recipes.data import lm1b
 from recipes.owt import small as owt_small
 from recipes.papers import block_variants, run, variants
@@ -46,4 +47,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

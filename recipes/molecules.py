@@ -13,6 +13,7 @@ uniform, clusters (of tokens with similar neighbours).
 from collections.abc import Mapping, Sequence
 
 from recipes.config import Recipe
+from recipes.console import command
 from recipes.data import SymbolCorpus
 from recipes.papers.symbols import FULL, SMOKE, Size, processes, run, setting
 
@@ -31,4 +32,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ddlib_models import sizes
 from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe
+from recipes.console import command
 from recipes.data import openwebtext
 from recipes.papers import block_variants, mdlm_variant, run, variants
 
@@ -48,4 +49,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

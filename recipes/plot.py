@@ -24,7 +24,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from ddlib.plot import BLUE, GREEN, GREY, ORANGE
 from recipes.config import read_loss
-from recipes.console import plain_errors
+from recipes.console import command, plain_errors
 from recipes.logging import METRICS, Record, read_metrics
 from recipes.metrics import basis
 from recipes.model_io import RECIPE
@@ -285,4 +285,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -23,7 +23,7 @@ from typing import Any
 
 from ddlib import parts, registry
 from recipes.config.flags import arguments_of
-from recipes.console import plain_errors
+from recipes.console import command, plain_errors
 from recipes.data import Corpus, Prepared, Source, SymbolCorpus, lm1b, local, openwebtext, prepare, speeches
 from recipes.data.making import twentieth
 from recipes.data.source import BY_LINE, CUTS
@@ -231,4 +231,4 @@ def _summary(name: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -23,7 +23,7 @@ from ddlib.hierarchies import save_clusters
 from ddlib.vocabulary import fingerprint
 from recipes.comparison.figure import write_figure
 from recipes.comparison.training import Config, Data, Trained, baselines, documents, evaluate, train
-from recipes.console import make_console, on_its_way, render
+from recipes.console import command, make_console, on_its_way, render
 from recipes.data import Prepared, text
 from recipes.embeddings import embeddings
 from recipes.embeddings.grouping import given_clusters
@@ -204,4 +204,4 @@ def main(arguments: Sequence[str] | None = None) -> Result:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from recipes.config.help import ALL
+from recipes.console import command
 from recipes.papers import run
 
 
@@ -28,4 +29,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -92,8 +92,12 @@ class DiffusionCollator:
         return {**dict(zip(self.input_names, (z, t), strict=True)), **other, "labels": labels}
 
     def pad(self, items: Sequence[Mapping[str, Any]]) -> tuple[Tokens, Tensor]:
-        """Return the token ids (B, L) and the mask, True at real tokens."""
-        rows = [torch.as_tensor(item["input_ids"], dtype=torch.int64) for item in items]
+        """Return the token ids (B, L) and the mask, True at real tokens.
+
+        Raises:
+            TypeError, ValueError: an item whose ids are not one sequence of integers.
+        """
+        rows = [_ids(item) for item in items]
         length = -(-max(map(len, rows)) // self.pad_to_multiple_of) * self.pad_to_multiple_of
         x = torch.full((len(rows), length), self.pad_token_id)
         mask = torch.zeros(x.shape, dtype=torch.bool)
@@ -117,3 +121,21 @@ class DiffusionCollator:
     def _drawn(self, x: Tokens, generator: KeyedGenerator | None) -> tuple[Tokens, Tensor, Tensor]:
         t, measure, *_ = self.pace.draw(x.shape[0], x.shape[1], generator, density=self.density)
         return self.process.sample(x, t, generator), t, measure
+
+
+def _ids(item: Mapping[str, Any]) -> Int64[Tensor, "n"]:
+    """Return the token ids of an item."""
+    require("input_ids" in item, f"an item has {', '.join(map(str, item))}, must have input_ids, its token ids")
+    given = item["input_ids"]
+    try:
+        if isinstance(given, tuple):  # such as an item of a TensorDataset
+            raise TypeError
+        ids = torch.as_tensor(given)
+    except (TypeError, ValueError):
+        raise TypeError(f"input_ids is {given!r:.60}, must be the token ids of a sequence, integers (L,)") from None
+    if len(given) and (ids.is_floating_point() or ids.is_complex()):
+        raise TypeError(f"input_ids holds {ids.dtype}, must hold token ids, integers")
+    require(
+        ids.ndim == 1, f"input_ids is of shape {tuple(ids.shape)}, must be (L,): flatten a picture, ids.reshape(-1)"
+    )
+    return ids.long()

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from ddlib.arguments import values
 from ddlib.integrations.lightning_data import DiffusionDataModule, check_order
 from ddlib.integrations.measures import DiffusionLoss, mean_bound, sequence_bounds
-from ddlib.integrations.saved import write_samples
+from ddlib.integrations.saved import draw_samples, is_sharded, write_samples
 from ddlib.parameterization.logits import Parameterization
 from ddlib.plugins.config import build
 from ddlib.processes import ForwardProcess
-from ddlib.samplers import Sampler, sample
+from ddlib.samplers import Sampler
 from ddlib.typing import Tokens
 from ddlib.utils.random import Generator
 from ddlib.weightings import Weighting
@@ -112,15 +112,14 @@ class DiffusionModule(L.LightningModule):
         """Return AdamW over the parameters of the network."""
         return torch.optim.AdamW(self.network.parameters(), lr=self.lr)
 
-    @torch.no_grad()
     def sample(
         self, shape: tuple[int, int], steps: int | None = None, *, generator: Generator = None, **options: Any
     ) -> Tokens:
-        """Generate tokens (B, L) with the network in evaluation mode; options as in ``ddlib.sample``."""
-        training = self.network.training
-        tokens = sample(self.process, self.network.eval(), shape, self.sampler, steps, generator=generator, **options)
-        self.network.train(training)
-        return tokens
+        """Generate tokens (B, L) with the network in evaluation mode; options as in ``ddlib.sample``.
+
+        All processes have to call it for a network that FSDP shards.
+        """
+        return draw_samples(self.process, self.network, shape, self.sampler, steps, generator=generator, **options)
 
 
 class SampleCallback(L.Callback):
@@ -150,11 +149,14 @@ class SampleCallback(L.Callback):
     def on_validation_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Draw and write the samples in the first process, before the first batch, with averaged weights if any."""
-        if batch_idx or dataloader_idx or not trainer.is_global_zero:
+        """Draw the samples before the first batch, with averaged weights if any; the first process writes them."""
+        if batch_idx or dataloader_idx:
             return
         module: Any = pl_module
+        folder = Path(trainer.log_dir or trainer.default_root_dir) / "samples"  # log_dir: all processes must read it
+        if not (trainer.is_global_zero or is_sharded(module)):
+            return
         generator = torch.Generator(module.device).manual_seed(self.seed)
         tokens = module.sample(self.shape, self.steps, generator=generator, **self.options)
-        folder = Path(trainer.log_dir or trainer.default_root_dir) / "samples"
-        write_samples(folder / f"step_{trainer.global_step:08d}.txt", tokens, self.decode)
+        if trainer.is_global_zero:
+            write_samples(folder / f"step_{trainer.global_step:08d}.txt", tokens, self.decode)

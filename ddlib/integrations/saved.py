@@ -3,11 +3,17 @@
 import json
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
 from ddlib.arguments import values
 from ddlib.plugins import registry
 from ddlib.plugins.config import build
 from ddlib.processes import ForwardProcess
+from ddlib.samplers import sample
 from ddlib.typing import Tokens
 
 PROCESS = "process.json"
@@ -49,6 +55,28 @@ def load_process(folder: str | Path, trust: Collection[str] = ()) -> ForwardProc
         plain = json.loads((Path(folder) / PROCESS).read_text(encoding="utf-8"))
         process: ForwardProcess = build("processes", plain)
     return process
+
+
+def is_sharded(network: nn.Module) -> bool:
+    """Return whether FSDP divides the weights among processes, so that all of them have to call the network."""
+    return any(isinstance(module, (FSDPModule, FullyShardedDataParallel)) for module in network.modules())
+
+
+@torch.no_grad()
+def draw_samples(
+    process: ForwardProcess, network: nn.Module, shape: tuple[int, int], *args: Any, **options: Any
+) -> Tokens:
+    """Generate tokens (B, L) with the network in evaluation mode; arguments as in ``ddlib.sample``.
+
+    A sharded network gathers its weights in ``forward`` alone, so no other method of it is called.
+    """
+    training, denoiser = network.training, network.__call__ if is_sharded(network) else network
+    if is_sharded(network):
+        options = {"parameterization": getattr(network, "parameterization", None), **options}
+    network.eval()
+    tokens = sample(process, denoiser, shape, *args, **options)
+    network.train(training)
+    return tokens
 
 
 def write_samples(path: Path, tokens: Tokens, decode: Callable[[list[int]], str] | None = None) -> None:

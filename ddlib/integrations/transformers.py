@@ -17,9 +17,8 @@ from ddlib.arguments.compared import difference
 from ddlib.integrations.batches import DiffusionCollator
 from ddlib.integrations.measures import DiffusionLoss, mean_bound, sequence_bounds
 from ddlib.integrations.positions import POSITION, Positions, PositionSampler
-from ddlib.integrations.saved import PROCESS, load_process, save_process, write_samples
+from ddlib.integrations.saved import PROCESS, draw_samples, is_sharded, load_process, save_process, write_samples
 from ddlib.processes import ForwardProcess
-from ddlib.samplers import sample
 
 try:
     from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -97,10 +96,11 @@ class DiffusionTrainer(Trainer):
         columns: Any = list(dict.fromkeys([*(self._signature_columns or ()), *read]))
         self._signature_columns = columns
 
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        super()._save(output_dir, state_dict)
-        if self.args.should_save:
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the weights and ``process.json``."""
+        if self.args.should_save:  # first, as the weights may be sent to the hub with all that is in the folder
             save_process(self.process, output_dir or str(self.args.output_dir))
+        super().save_model(output_dir, _internal_call)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         if (Path(resume_from_checkpoint) / PROCESS).exists():
@@ -143,9 +143,11 @@ class SampleCallback(TrainerCallback):
         self.options = {"steps": steps, **options}
 
     def on_evaluate(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
-        """Draw and write the samples, in the first process."""
+        """Draw the samples; the first process writes them."""
+        network, generator = kwargs["model"], torch.Generator(args.device).manual_seed(self.seed)
+        if not (state.is_world_process_zero or is_sharded(network)):
+            return
+        tokens = draw_samples(self.process.to(args.device), network, self.shape, generator=generator, **self.options)
         if state.is_world_process_zero:
-            network, generator = kwargs["model"].eval(), torch.Generator(args.device).manual_seed(self.seed)
-            tokens = sample(self.process.to(args.device), network, self.shape, generator=generator, **self.options)
             decode = self.decode or getattr(kwargs.get("processing_class"), "decode", None)
             write_samples(Path(str(args.output_dir)) / "samples" / f"step_{state.global_step:08d}.txt", tokens, decode)

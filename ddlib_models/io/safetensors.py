@@ -47,16 +47,17 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
             f"save that, or take {ADAPTER} away where the weights have it already"
         )
     files = list(_files(name, revision))
-    if pickled := next((one for one in PICKLES if not files and (Path(name) / one).is_file()), None):
-        raise OSError(
-            f"{label}: has {pickled} and no {WHOLE}; it may run code, so it is not read. If you trust its source, "
-            f'write safetensors beside it: python -c "from transformers import {kind.__name__} as M; '
-            f"M.from_pretrained('{name}', weights_only=True).save_pretrained('{name}')\""
-        )
+    if not files and Path(name).is_dir() and (pickled := _pickled(name, revision)):
+        raise OSError(_advice(kind, name, label, pickled, **options))
     _check(files)
-    network, report = kind.from_pretrained(
-        name, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
-    )
+    try:
+        network, report = kind.from_pretrained(
+            name, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
+        )
+    except OSError as error:  # a repository may have safetensors on another branch, which transformers finds
+        if files or "safetensors" not in str(error) or not (pickled := _pickled(name, revision)):
+            raise
+        raise OSError(_advice(kind, name, label, pickled, **options)) from error
     unknown = set(report["unexpected_keys"])
     if unknown:
         unknown -= _elsewhere(network.config)
@@ -93,6 +94,30 @@ def _files(name: str, revision: str | None) -> Iterator[Path]:
             if (path := found(part)) is None:
                 raise ValueError(f"{index}: names {part}, which is not there")
             yield path
+
+
+def _pickled(name: str, revision: str | None) -> str | None:
+    """Return the name of the pickled weights of a folder or a repository, if there are any."""
+    from transformers.utils.hub import has_file
+
+    return next((one for one in PICKLES if has_file(name, one, revision=revision)), None)
+
+
+def _advice(kind: Any, name: str, label: str, pickled: str, **options: Any) -> str:
+    """Return the message for pickled weights: the command that converts them."""
+    local, given = Path(name).is_dir(), {"weights_only": True}
+    given |= {key: options[key] for key in ("revision", "trust_remote_code") if options.get(key)}
+    out = name if local else name.rpartition("/")[2]
+    arguments = ", ".join([repr(name), *(f"{key}={value!r}" for key, value in given.items())])
+    do = f"from transformers import {kind.__name__} as M; M.from_pretrained({arguments}).save_pretrained({out!r})"
+    if not local:
+        arguments = arguments.replace(", weights_only=True", "")
+        do += f"; from transformers import AutoTokenizer as T; T.from_pretrained({arguments}).save_pretrained({out!r})"
+    place = "beside it" if local else f"and the tokenizer to a folder, and load {out}"
+    return (
+        f"{label}: has {pickled} and no {WHOLE}; it may run code, so it is not read. If you trust its source, "
+        f'write safetensors {place}: python -c "{do}"'
+    )
 
 
 def _check(files: Collection[Path]) -> None:

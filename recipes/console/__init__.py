@@ -1,12 +1,13 @@
 """Console output of the commands."""
 
 from recipes.console.bar import TrainingBar, training_progress
-from recipes.console.screen import make_console, on_its_way, plain_errors, render, sign
+from recipes.console.screen import command, make_console, on_its_way, plain_errors, render, sign
 from recipes.console.writing import check_file
 
 __all__ = [
     "TrainingBar",
     "check_file",
+    "command",
     "make_console",
     "on_its_way",
     "plain_errors",

@@ -2,17 +2,19 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dis import opname
 from itertools import groupby
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from jaxtyping import Int
 from rich.console import Console
 from rich.text import Text
 from tokenizers import Tokenizer
 from torch import Tensor
+
+from ddlib.__main__ import console
 
 MASK, CLUSTER = "_", "\u2039{}\u203a"
 """Symbols of a mask and of a cluster in noisy text: brackets that are rare in natural text."""
@@ -21,11 +23,18 @@ OURS = ("ddlib", "ddlib_models", "recipes")
 CLUSTER_STYLE, MASK_STYLE = "dark_orange italic", "grey50"
 
 
+def command(main: Callable[[], object]) -> NoReturn:
+    """Run a command of this process and exit; quietly, if the reader of its output has exited, as ``head`` does."""
+    raise SystemExit(console(main))
+
+
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Report user errors in one line; with the traceback where DDLIB_DEBUG is set."""
     try:
         yield
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError, ImportError, TypeError) as error:
         if isinstance(error, TypeError) and not refused(error):
             raise

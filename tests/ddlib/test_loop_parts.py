@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -115,6 +116,36 @@ def test_padding_masks_and_other_entries():
     assert labels.ne(-100).sum() == 5
     with pytest.raises(ValueError, match=r"pad_token_id is 5, must be a token, in \[0, 4\]"):
         DiffusionCollator(PROCESS, pad_token_id=5)
+
+
+@pytest.mark.parametrize(
+    "item, error, message",
+    [
+        (
+            torch.zeros(2, 3).long(),
+            ValueError,
+            r"of shape \(2, 3\), must be \(L,\): flatten a picture, ids.reshape\(-1\)",
+        ),
+        (torch.rand(3), TypeError, r"input_ids holds torch.float32, must hold token ids, integers"),
+        ("ACGT", TypeError, r"input_ids is 'ACGT', must be the token ids of a sequence"),
+        ((torch.zeros(3).long(), 1), TypeError, r"input_ids is \(tensor\(\[0, 0, 0\]\), 1\), must be the token ids"),
+        ({"text": "ACGT", "id": 1}, ValueError, r"an item has text, id, position, must have input_ids"),
+    ],
+    ids=str,
+)
+def test_items_that_are_no_sequence_of_ids_are_refused(item, error, message):
+    with pytest.raises(error, match=message):
+        batches(Positions([item] * 4))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32", "bool"])
+def test_ids_of_any_integer_type_are_read(dtype):
+    rows = np.arange(8).reshape(4, 2).clip(0, 1 if dtype == "bool" else 4).astype(dtype)
+    [batch] = batches(Positions(rows, shuffle=False))
+    assert batch["labels"]["x"][:, :2].tolist() == rows.astype(int).tolist()
+    assert torch.equal(
+        DiffusionCollator(PROCESS).pad([{"input_ids": []}, {"input_ids": [1]}])[0], torch.tensor([[0], [1]])
+    )
 
 
 def test_without_positions_the_noise_is_torchs():

@@ -2,17 +2,28 @@
 
 import importlib.util
 import os
+import shutil
 import socket
 import warnings
 from copy import deepcopy
+from time import monotonic as time
 from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 
 import ddlib as dd
-from ddlib.integrations import DiffusionCollator, DiffusionLoss, Positions, load_process, mean_bound, sequence_bounds
+from ddlib.integrations import (
+    DiffusionCollator,
+    DiffusionLoss,
+    Positions,
+    load_process,
+    mean_bound,
+    save_process,
+    sequence_bounds,
+)
 from ddlib_models import DiT
 
 pytestmark = [
@@ -27,9 +38,12 @@ EVEN = [{"input_ids": [(n * k) % 5 for k in range(1, 7)]} for n in range(20)]
 RATE, STEPS, BATCH = 1e-2, 4, 4
 
 
-def network():
+def network(backend=None):
     torch.manual_seed(0)
-    return DiT(PROCESS.num_states, PROCESS.vocab_size, dim=16, depth=1, heads=2, cond_dim=8).train()
+    net = DiT(PROCESS.num_states, PROCESS.vocab_size, dim=16, depth=1, heads=2, cond_dim=8).train()
+    if backend:
+        net.compile(backend=backend)
+    return net
 
 
 def optimizer(net):
@@ -43,9 +57,9 @@ def loader(data=DATA, batch=BATCH, **options):
     )
 
 
-def plain(data=DATA, half=False, steps=STEPS):
+def plain(data=DATA, steps=STEPS, half=False, backend=None):
     """Losses and network of a loop in plain PyTorch."""
-    net, loss_of, losses = network(), DiffusionLoss(PROCESS, "clip:5"), []
+    net, loss_of, losses = network(backend), DiffusionLoss(PROCESS, "clip:5"), []
     optim = optimizer(net)
     for _, batch in zip(range(steps), loader(data), strict=False):
         labels = batch.pop("labels")
@@ -60,7 +74,8 @@ def plain(data=DATA, half=False, steps=STEPS):
 
 
 def weights(net):
-    return torch.cat([p.detach().flatten() for p in net.parameters()])
+    whole = [getattr(p, "full_tensor", lambda p=p: p)() for p in net.parameters()]  # of shards, if there are any
+    return torch.cat([p.detach().flatten() for p in whole])
 
 
 def trainer(folder, data=DATA, resume=None, process=PROCESS, callbacks=(), **options):
@@ -68,18 +83,21 @@ def trainer(folder, data=DATA, resume=None, process=PROCESS, callbacks=(), **opt
 
     from ddlib.integrations.transformers import DiffusionTrainer
 
-    net = network()
+    class Trainer(DiffusionTrainer):
+        def create_optimizer(self, model=None):  # FSDP takes no optimizer that was made before
+            self.optimizer = self.optimizer or optimizer(self.model)
+            return self.optimizer
+
     options = {"per_device_train_batch_size": BATCH, "max_steps": STEPS, "save_strategy": "no", **options}
     quiet = {"report_to": "none", "disable_tqdm": True, "logging_steps": 1, "use_cpu": True, "max_grad_norm": 0}
     args = TrainingArguments(str(folder), lr_scheduler_type="constant", seed=0, **quiet, **options)
-    found = DiffusionTrainer(
-        net,
+    found = Trainer(
+        network(),
         args,
         process=process,
         train_dataset=data,
         eval_dataset=data,
         compute_loss_func=DiffusionLoss(process, "clip:5"),
-        optimizers=(optimizer(net), None),
         callbacks=list(callbacks),
     )
     found.train(resume)
@@ -88,10 +106,16 @@ def trainer(folder, data=DATA, resume=None, process=PROCESS, callbacks=(), **opt
 
 def lightning(folder, data=DATA, batch=BATCH, callbacks=(), net=None, resume=None, **options):
     import lightning as L
+    from torch.distributed.fsdp import fully_shard
 
     from ddlib.integrations.lightning import DiffusionDataModule, DiffusionModule
 
     class Module(DiffusionModule):
+        def configure_model(self):
+            if self.device_mesh is not None:
+                for part in (*self.network.blocks, self.network):
+                    fully_shard(part, mesh=self.device_mesh["data_parallel"])
+
         def configure_optimizers(self):
             return optimizer(self.network)
 
@@ -116,23 +140,132 @@ def lightning(folder, data=DATA, batch=BATCH, callbacks=(), net=None, resume=Non
     return fit, module, losses.found
 
 
+def accelerated(data=DATA, batch=BATCH, steps=STEPS, resume=None, **options):
+    """The loop of docs/own_loop.md, for a number of steps of the optimizer."""
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(True)  # of the test before
+    accelerator = Accelerator(cpu=True, **options)
+    net, loss_of, losses, done = network(), DiffusionLoss(PROCESS, "clip:5"), [], 0
+    model, optim, read = accelerator.prepare(net, optimizer(net), loader(data, batch))
+    if resume is not None:
+        accelerator.load_state(resume)
+        done = int(resume.name.partition("-")[2])
+        read = accelerator.skip_first_batches(read, done * accelerator.gradient_accumulation_steps)
+    for batch in read:
+        labels = batch.pop("labels")
+        with accelerator.accumulate(model):
+            loss = loss_of(model(**batch), labels)
+            accelerator.backward(loss)
+            optim.step()
+            optim.zero_grad()
+        losses.append(loss.item())
+        done += accelerator.sync_gradients
+        if done == steps:
+            return accelerator, model, losses
+    raise AssertionError(f"data for {done} steps only")
+
+
+def trained(kind, folder, data=DATA, steps=STEPS, *, half=False, backend=None, accumulate=1, resume=None):
+    """Losses and network of a loop of this kind, which saves itself at the end; ``resume`` is a step that was saved."""
+    batch = BATCH // accumulate
+    if kind == "trainer":
+        options = {"bf16": half, "torch_compile_backend": backend, "gradient_accumulation_steps": accumulate}
+        options |= {"save_strategy": "steps", "save_steps": steps, "per_device_train_batch_size": batch}
+        start = None if resume is None else str(folder / f"checkpoint-{resume}")
+        found, losses = trainer(folder, data, start, max_steps=steps, **options)
+        return losses[resume or 0 :], found.model
+    if kind == "lightning":
+        options = {"precision": "bf16-mixed" if half else "32-true", "accumulate_grad_batches": accumulate}
+        start = None if resume is None else folder / f"{resume}.ckpt"
+        net = network(backend)
+        fit, module, losses = lightning(folder, data, batch, net=net, max_steps=steps, resume=start, **options)
+        fit.save_checkpoint(folder / f"{steps}.ckpt")
+        return losses, module.network
+    options = {"mixed_precision": "bf16" if half else "no", "dynamo_backend": backend or "no"}
+    start = None if resume is None else folder / f"step-{resume}"
+    options["gradient_accumulation_steps"] = accumulate
+    accelerator, net, losses = accelerated(data, batch, steps, start, **options)
+    accelerator.save_state(folder / f"step-{steps}")
+    save_process(PROCESS, folder / f"step-{steps}")
+    return losses, accelerator.unwrap_model(net)
+
+
+def saved(kind, folder, steps=STEPS):
+    """Network and process as they are read again from the files of a loop of this kind."""
+    if kind == "lightning":
+        from ddlib.integrations.lightning import DiffusionModule
+
+        module = DiffusionModule.load_from_checkpoint(folder / f"{steps}.ckpt", network=network())
+        return module.network, module.process
+    place, net = folder / f"{'checkpoint' if kind == 'trainer' else 'step'}-{steps}", network()
+    net.load_state_dict(load_file(place / "model.safetensors"))
+    return net, load_process(place)
+
+
 def evaluated(net, data=DATA):
     net.eval()
     read = DataLoader(Positions(data, shuffle=False), 8, collate_fn=DiffusionCollator(PROCESS))
     return mean_bound(torch.cat([sequence_bounds(PROCESS, net, batch["labels"]) for batch in read]))
 
 
-@pytest.mark.parametrize(
-    "options", [{"dataloader_num_workers": 2}, {"bf16": True}, {"torch_compile_backend": "eager"}], ids=str
+each_loop = pytest.mark.parametrize("kind", ["trainer", "lightning", "accelerate"])
+inductor = pytest.param(
+    {"backend": "inductor", "data": EVEN},
+    id="inductor",
+    marks=[
+        pytest.mark.nightly,
+        pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "g++")), reason="inductor needs a C++ compiler"),
+    ],
 )
-def test_trainer_has_the_losses_of_a_plain_loop(options, tmp_path):
-    found, losses = trainer(tmp_path, **options)
-    expected, net = plain(half="bf16" in options)
-    assert losses == expected
-    assert torch.equal(weights(found.model), weights(net))
 
 
-def test_trainer_accumulates_tokens_evaluates_by_the_bound_and_saves(tmp_path):
+@each_loop
+@pytest.mark.parametrize("options", [{}, {"half": True}, {"backend": "eager"}, inductor], ids=str)
+def test_the_losses_are_those_of_a_plain_loop(kind, options, tmp_path):
+    losses, net = trained(kind, tmp_path, **options)
+    expected, same = plain(**options)
+    assert losses == expected and torch.equal(weights(net), weights(same))
+
+
+@each_loop
+def test_accumulated_batches_are_one_step(kind, tmp_path):
+    _, net = trained(kind, tmp_path, EVEN, accumulate=4)
+    assert torch.allclose(weights(net), weights(plain(EVEN)[1]), atol=1e-5)
+
+
+@each_loop
+def test_weights_and_process_are_saved_and_loaded(kind, tmp_path):
+    _, net = trained(kind, tmp_path)
+    same, process = saved(kind, tmp_path)
+    assert torch.equal(weights(same), weights(net)) and dd.values(process) == dd.values(PROCESS)
+    shape, noise = (3, 6), [torch.Generator().manual_seed(1) for _ in range(2)]
+    samples = [
+        dd.sample(PROCESS, each.eval(), shape, steps=4, generator=g) for each, g in zip([net, same], noise, strict=True)
+    ]
+    assert torch.equal(*samples)
+
+
+@each_loop
+@pytest.mark.parametrize("stop, accumulate", [(2, 1), (5, 1), (2, 2)])
+def test_a_resumed_loop_has_the_losses_of_a_plain_loop(kind, stop, accumulate, tmp_path):
+    first, _ = trained(kind, tmp_path, steps=stop, accumulate=accumulate)  # 5 steps are an epoch
+    rest, net = trained(kind, tmp_path, steps=stop + 2, accumulate=accumulate, resume=stop)
+    losses, same = plain(steps=stop + 2)
+    if accumulate == 1:
+        assert first + rest == losses and torch.equal(weights(net), weights(same))
+    else:
+        whole = trained(kind, tmp_path / "whole", steps=stop + 2, accumulate=accumulate)
+        assert first + rest == whole[0] and torch.equal(weights(net), weights(whole[1]))
+
+
+def test_a_trainer_with_workers_has_the_losses_of_a_plain_loop(tmp_path):
+    _, losses = trainer(tmp_path, dataloader_num_workers=2)
+    assert losses == plain()[0]
+
+
+def test_trainer_accumulates_tokens_and_evaluates_by_the_bound(tmp_path):
     from ddlib.integrations.transformers import SampleCallback
 
     options = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}
@@ -144,26 +277,12 @@ def test_trainer_accumulates_tokens_evaluates_by_the_bound_and_saves(tmp_path):
     assert metrics["eval_bound_error"] == pytest.approx(mean.standard_error)
     text = (tmp_path / "samples" / f"step_{STEPS:08d}.txt").read_text()
     assert [len(line.split()) for line in text.splitlines()] == [6, 6]
-    found.save_model(str(tmp_path / "model"))
-    assert dd.values(load_process(tmp_path / "model")) == dd.values(PROCESS)
-    assert (tmp_path / "model" / "model.safetensors").exists()
 
 
-def test_trainer_resumes_with_the_saved_process(tmp_path):
-    saving = {"save_strategy": "steps", "save_steps": 2}
-    trainer(tmp_path, max_steps=2, **saving)
-    checkpoint = str(tmp_path / "checkpoint-2")
-    resumed, again = trainer(tmp_path, resume=checkpoint, **saving)
-    losses, net = plain()
-    assert again == losses and torch.equal(weights(resumed.model), weights(net))
+def test_trainer_does_not_resume_with_another_process(tmp_path):
+    trained("trainer", tmp_path, steps=2)
     with pytest.raises(ValueError, match=r"of another process: hierarchy\.xi is 0\.9 there, 0\.8 here"):
-        trainer(tmp_path, resume=checkpoint, process=dd.presets.hdlm([0, 0, 1, 1, 2], xi=0.8))
-
-
-def test_lightning_in_half_precision_has_the_losses_of_a_plain_loop(tmp_path):
-    _, module, losses = lightning(tmp_path, precision="bf16-mixed")
-    expected, net = plain(half=True)
-    assert losses == expected and torch.equal(weights(module.network), weights(net))
+        trainer(tmp_path, resume=str(tmp_path / "checkpoint-2"), process=dd.presets.hdlm([0, 0, 1, 1, 2], xi=0.8))
 
 
 def test_lightning_validates_samples_and_saves_with_the_average_of_the_weights(tmp_path):
@@ -191,25 +310,15 @@ def test_lightning_validates_samples_and_saves_with_the_average_of_the_weights(t
         DiffusionModule.load_from_checkpoint(path, network=network(), process=dd.presets.hdlm([0, 0, 1, 1, 2]))
 
 
-def test_lightning_accumulates_and_loads_a_network_of_plain_values(tmp_path):
+def test_lightning_loads_a_network_of_plain_values(tmp_path):
     from ddlib.integrations.lightning import DiffusionModule
 
     torch.manual_seed(0)
     dit = {"kind": "dit", "num_states": 9, "vocab_size": 5, "dim": 16, "depth": 1, "heads": 2, "cond_dim": 8}
-    fit, module, _ = lightning(tmp_path, EVEN, 1, net=dit, accumulate_grad_batches=4)
-    assert torch.allclose(weights(module.network), weights(plain(EVEN)[1]), atol=1e-5)
+    fit, module, _ = lightning(tmp_path, net=dit)
     fit.save_checkpoint(tmp_path / "last.ckpt")
     loaded = DiffusionModule.load_from_checkpoint(tmp_path / "last.ckpt")
     assert torch.equal(weights(loaded), weights(module)) and dd.values(loaded.process) == dd.values(PROCESS)
-
-
-@pytest.mark.parametrize("stop", [2, 5])
-def test_lightning_resumes_within_an_epoch_and_after_it(stop, tmp_path):
-    fit, _, first = lightning(tmp_path, max_steps=stop)
-    fit.save_checkpoint(tmp_path / "stopped.ckpt")
-    _, module, rest = lightning(tmp_path, max_steps=stop + 2, resume=tmp_path / "stopped.ckpt")
-    losses, net = plain(steps=stop + 2)
-    assert first + rest == losses and torch.equal(weights(module.network), weights(net))
 
 
 def test_the_stock_trainer_has_the_losses_of_a_plain_loop(tmp_path):
@@ -243,58 +352,90 @@ def test_a_loader_that_lightning_shuffles_is_refused():
     module.on_train_start()
 
 
-def worker(rank, kind, port, folder, queue):
+def shard_on_cpus():
+    """Lets accelerate, and so the Trainer, shard on CPUs: torch does, but they leave out a plugin of FSDP there."""
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import DistributedType
+
+    made = AcceleratorState.__init__
+
+    def make(self, *args, fsdp_plugin=None, **options):
+        made(self, *args, fsdp_plugin=fsdp_plugin, **options)
+        if fsdp_plugin is not None:
+            self._shared_state |= {"distributed_type": DistributedType.FSDP, "fsdp_plugin": fsdp_plugin}
+
+    AcceleratorState.__init__ = make
+
+
+def divided(kind, folder, sharded):
+    """Weights and bound of a loop on one of several processes, which reads its part of each batch."""
+    if kind == "trainer":
+        from ddlib.integrations.transformers import SampleCallback
+
+        options = (
+            {"fsdp": True, "fsdp_config": {"fsdp_version": 2, "state_dict_type": "SHARDED_STATE_DICT"}}
+            if sharded
+            else {"ddp_backend": "gloo"}
+        )
+        options |= {"per_device_train_batch_size": 2, "save_strategy": "steps", "save_steps": STEPS}
+        options |= {"eval_strategy": "steps", "eval_steps": STEPS}
+        found, _ = trainer(folder, callbacks=[SampleCallback(PROCESS, (2, 6), 4)], **options)
+        return weights(found.model), found.evaluate()["eval_bound"]
+    if kind == "lightning":
+        from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+
+        from ddlib.integrations.lightning import SampleCallback
+
+        gloo = {"process_group_backend": "gloo"}
+        mesh = {"data_parallel_size": 2, "tensor_parallel_size": 1, "save_distributed_checkpoint": False}
+        strategy = ModelParallelStrategy(**mesh, **gloo) if sharded else DDPStrategy(**gloo)
+        options = {"val_check_interval": STEPS, "check_val_every_n_epoch": None, "strategy": strategy, "devices": 2}
+        fit, module, _ = lightning(folder, EVEN, 2, [SampleCallback((2, 6), 4)], **options)
+        fit.save_checkpoint(folder / f"{STEPS}.ckpt")
+        return weights(module.network), float(fit.callback_metrics["val_bound"])
+    from accelerate import FullyShardedDataParallelPlugin
+
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2) if sharded else None
+    accelerator, net, _ = accelerated(EVEN, 2, fsdp_plugin=plugin)
+    read = DataLoader(Positions(EVEN, shuffle=False), 4, collate_fn=DiffusionCollator(PROCESS))
+    rows = [sequence_bounds(PROCESS, net.eval(), batch["labels"]) for batch in accelerator.prepare(read)]
+    return weights(net), mean_bound(accelerator.gather_for_metrics(torch.cat(rows))).value
+
+
+def worker(rank, kind, sharded, port, folder):
     """One of two processes that train together."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0"}
     warnings.simplefilter("ignore")
-    if kind == "trainer":
-        found, _ = trainer(folder, per_device_train_batch_size=2, ddp_backend="gloo")
-        metrics = found.evaluate()
-        result = weights(found.model), metrics["eval_bound"]
-    elif kind == "lightning":
-        from lightning.pytorch.strategies import DDPStrategy
-
-        strategy = DDPStrategy(process_group_backend="gloo")
-        limits = {"val_check_interval": STEPS, "check_val_every_n_epoch": None}
-        fit, module, _ = lightning(folder, EVEN, 2, strategy=strategy, devices=2, **limits)
-        result = weights(module.network), float(fit.callback_metrics["val_bound"])
-    else:
-        from accelerate import Accelerator
-        from accelerate.state import AcceleratorState
-
-        AcceleratorState._reset_state(True)  # of a Trainer before the fork
-        accelerator = Accelerator(cpu=True)
-        net, loss_of = network(), DiffusionLoss(PROCESS, "clip:5")
-        model, optim, data = accelerator.prepare(net, optimizer(net), loader(EVEN, 2))
-        for _, batch in zip(range(STEPS), data, strict=False):
-            labels = batch.pop("labels")
-            accelerator.backward(loss_of(model(**batch), labels))
-            optim.step()
-            optim.zero_grad()
-        result = weights(net), evaluated(net, EVEN).value
-    queue.put((rank, result[0].tolist(), result[1]))
+    if sharded:
+        shard_on_cpus()
+    torch.save(divided(kind, folder, sharded), folder / f"{rank}.pt")
 
 
-@pytest.mark.parametrize("kind", ["trainer", "lightning", "accelerate"])
-def test_two_processes_train_as_one(kind, tmp_path):
+@each_loop
+@pytest.mark.parametrize("sharded", [False, True])
+def test_two_processes_train_as_one(kind, sharded, tmp_path):
     import lightning  # noqa: F401  before the fork
     import transformers.trainer  # noqa: F401
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    context = torch.multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    started = torch.multiprocessing.start_processes(
-        worker, (kind, port, tmp_path, queue), nprocs=2, join=False, start_method="fork"
+    options = {"nprocs": 2, "start_method": "fork", "join": False, "daemon": True}
+    started, end = (
+        torch.multiprocessing.start_processes(worker, (kind, sharded, port, tmp_path), **options),
+        time() + 120,
     )
-    found = sorted(queue.get() for _ in range(2))
-    while not started.join():
-        pass
+    while not started.join(1):
+        assert time() < end, "one process waits for the other"
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     data = DATA if kind == "trainer" else EVEN
     [_, net] = plain(data)
-    for _, flat, bound in found:
-        assert torch.allclose(torch.tensor(flat), weights(net), atol=1e-4)
+    for flat, bound in found:
+        assert torch.allclose(flat, weights(net), atol=1e-4)
         assert bound == pytest.approx(evaluated(deepcopy(net), data).value, rel=1e-4)
-    assert found[0][1:] == found[1][1:]
+    assert torch.equal(found[0][0], found[1][0]) and found[0][1] == found[1][1]
+    if kind != "accelerate":
+        assert len((tmp_path / "samples" / f"step_{STEPS:08d}.txt").read_text().splitlines()) == 2
+        process = saved(kind, tmp_path)[1] if kind == "lightning" else load_process(tmp_path / f"checkpoint-{STEPS}")
+        assert dd.values(process) == dd.values(PROCESS)

@@ -1,11 +1,13 @@
 """What ``hub.load`` refuses, by name, before anything is drawn."""
 
+import shutil
 import sys
 
 import pytest
 import torch
 from hf_checkpoints import CONFIGS, write_tokenizer
-from hub_folders import MASK, TOKENS, change
+from hub_folders import MASK, TOKENS, change, states
+from safetensors.torch import load_file
 from transformers import BertModel
 
 from ddlib_models import hub
@@ -40,6 +42,27 @@ def test_weights_in_a_pickle_are_answered_by_the_command_that_converts_them(bert
         hub.load(bert)
     exec(str(error.value).split('"')[1])
     assert hub.load(bert).process.vocab_size == TOKENS
+
+
+def test_pickled_weights_of_a_repository_are_converted_into_a_folder(bert, tmp_path, monkeypatch):
+    cache = tmp_path / "cache" / "models--me--tiny"
+    snapshot = cache / "snapshots" / ("a" * 40)
+    (cache / "refs").mkdir(parents=True)
+    (cache / "refs" / "main").write_text("a" * 40)
+    expected = hub.load(bert)
+    torch.save(load_file(bert / "model.safetensors"), bert / "pytorch_model.bin")
+    (bert / "model.safetensors").unlink()
+    shutil.copytree(bert, snapshot)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        OSError, match=r"me/tiny'?: has pytorch_model.bin .* tokenizer to a folder, and load tiny: "
+    ) as error:
+        hub.load("me/tiny", revision="main")
+    exec(str(error.value).split('"')[1])
+    z = states(TOKENS)
+    assert torch.equal(hub.load("tiny").denoiser(z, torch.zeros(3)), expected.denoiser(z, torch.zeros(3)))
 
 
 def test_a_folder_without_a_tokenizer(bert):

@@ -1,6 +1,10 @@
 """Texts on their way from noise: one notation wherever they are shown."""
 
 import io
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,8 +12,9 @@ from rich.text import Text
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import ddlib as dd
+import recipes
 from ddlib.samplers.runtime.loop import check_paced
-from recipes.console import make_console, on_its_way, plain_errors, render
+from recipes.console import command, make_console, on_its_way, plain_errors, render
 from recipes.data.text import train_tokenizer
 from recipes.generation.drafts import Drafts
 
@@ -101,3 +106,47 @@ def test_drafts_are_told_where_positions_have_times_of_their_own():
     lines = console.file.getvalue().splitlines()  # none where nothing changed
     assert [line.split(":")[0] for line in lines] == ["one  t = 0.500", "one  t = 0.000"]
     assert lines[0].endswith(": _ _") and lines[1].endswith(" _")
+
+
+def unread():
+    """A pipe whose reader has exited, as head does."""
+    read, write = os.pipe()
+    os.close(read)
+    return os.fdopen(write, "w")
+
+
+@pytest.mark.parametrize("words", [["recipes.train", "--help-all"], ["ddlib"]], ids=str)
+def test_a_reader_that_has_exited_ends_a_command_without_a_message(words):
+    with unread() as out:
+        ended = subprocess.run([sys.executable, "-m", *words], stdout=out, stderr=subprocess.PIPE, text=True)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def help_and_exit():
+    print("usage")
+    raise SystemExit(0)
+
+
+def refusing():
+    with plain_errors():
+        print("x" * 100_000)  # more than a buffer
+
+
+@pytest.mark.parametrize("main", [help_and_exit, refusing])
+def test_help_and_plain_errors_end_without_a_message_too(main, monkeypatch):
+    with unread() as out, pytest.raises(SystemExit) as ended:
+        monkeypatch.setattr(sys, "stdout", out)
+        command(main)
+    assert ended.value.code == 1
+
+
+def test_the_status_of_a_command_is_its_exit_status():
+    for result, status in ((None, 0), (3, 3), ("a result", 0)):
+        with pytest.raises(SystemExit) as ended:
+            command(lambda result=result: result)
+        assert ended.value.code == status
+
+
+def test_every_command_runs_that_way():
+    paths = [path for path in Path(recipes.__file__).parent.glob("*.py") if "__main__" in path.read_text()]
+    assert len(paths) > 10 and all(path.read_text().endswith("command(main)\n") for path in paths)
