@@ -1,7 +1,7 @@
 # make install      build .venv with all that the recipes need
 # make quickstart   build .venv and run the quickstart recipe
 # make test         the fast tests, at most five minutes on two cores
-# make test-slow    the slow tests, properties on a quarter of their examples, at most fifteen minutes
+# make test-slow    the slow tests, properties on an eighth of their examples, at most fifteen minutes
 # make test-all     all tests, those of every night too, on all examples, and the GPU ones where there is a GPU
 # make lint         style, types and the direction of imports
 # make docs         the documentation, warnings are errors
@@ -65,8 +65,7 @@ test: $(VENV)/.stamp-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.stamp-dev
-	$(BIN)/python -m pytest $(PYTEST_ARGS) --hypothesis-profile=quarter \
-	  -m "slow and not nightly and not gpu"
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --durations=60 --durations-min=5 -m "slow and not nightly and not gpu"
 
 test-all: $(VENV)/.stamp-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS) --hypothesis-profile=full \

@@ -13,11 +13,10 @@ from cases import unchecked
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("full", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-# `make test` tests a property on an eighth of its examples, `make test-slow` on a quarter, `make test-all` on all;
-# where it asks for a number of its own, by `examples` of cases.py
-for name, part in {"part": 8, "quarter": 4}.items():
-    whole = settings.get_profile("full")
-    settings.register_profile(name, whole, max_examples=whole.max_examples // part)
+# `make test` and `make test-slow` test a property on an eighth of its examples, `make test-all` on all; a test with its
+# own number of examples scales it by `examples` of cases.py
+whole = settings.get_profile("full")
+settings.register_profile("part", whole, max_examples=whole.max_examples // 8)
 # `pytest --hypothesis-profile=explore` looks at other examples every time
 settings.register_profile("explore", settings.get_profile("full"), derandomize=False, print_blob=True)
 settings.load_profile("part")
@@ -43,7 +42,7 @@ def warned_of_anew(monkeypatch):
 
 
 def full(config):
-    return config.getoption("hypothesis_profile") not in (None, "part", "quarter")
+    return config.getoption("hypothesis_profile") not in (None, "part")
 
 
 @pytest.fixture
