@@ -33,6 +33,27 @@ class Slot(NamedTuple):
         return self.keys[:, :end], self.values[:, :end]
 
 
+class WindowSlot(NamedTuple):
+    """Keys and values of one layer at all positions, of which those from ``start`` on are replaced by new ones."""
+
+    keys: Float[Tensor, "B L H K"]
+    values: Float[Tensor, "B L H K"]
+    start: int
+
+    def join(
+        self, keys: Float[Tensor, "B n H K"], values: Float[Tensor, "B n H K"]
+    ) -> tuple[Float[Tensor, "B L H K"], Float[Tensor, "B L H K"]]:
+        """Return keys and values of all positions, with the given ones in the window; no copy without gradients."""
+        stop = self.start + keys.shape[1]
+        if torch.is_grad_enabled():  # in-place writes would invalidate the backward pass
+            pairs = (self.keys, keys), (self.values, values)
+            joined = [torch.cat([old[:, : self.start], new, old[:, stop:]], 1) for old, new in pairs]
+            return joined[0], joined[1]
+        self.keys[:, self.start : stop] = keys
+        self.values[:, self.start : stop] = values
+        return self.keys, self.values
+
+
 class Store:
     """One tensor for all layers, (layers, 2, B, capacity, H, K), shared by the caches of a sequence as it grows."""
 
@@ -53,7 +74,10 @@ class KVCacheBase(ABC):
 
     Attributes:
         words: the cached tokens, (B, L), from the beginning of the sequence.
+        labels: the class of each sequence, (B,); None for a network without classes.
     """
+
+    labels: Int[Tensor, "B"] | None = None
 
     def __init__(self, words: Int[Tensor, "B L"], model: nn.Module) -> None:
         self.words, self._model, self._numbers = words, ref(model), numbers(model)
@@ -89,6 +113,18 @@ class KVCacheBase(ABC):
             raise ValueError(f"cache: holds {self.dtype}, the network computes in {dtype} now; prefill again")
         if not torch.compiler.is_compiling() and self._numbers != numbers(model):
             raise ValueError("cache: the weights have changed since it was made; prefill again")
+
+    def check_labels(self, labels: Int[Tensor, "B"] | None) -> None:
+        """Raise ValueError for other labels than those of the cached tokens; on a CPU only, as in ``check``."""
+        if labels is None or self.labels is None or labels.device.type != "cpu" or torch.compiler.is_compiling():
+            return
+        other = (labels != self.labels).nonzero()
+        if len(other):
+            row = int(other[0])
+            raise ValueError(
+                f"cache: holds label {int(self.labels[row])} in row {row}, asked for {int(labels[row])}; prefill with "
+                "the same labels (the last class is the null class)"
+            )
 
     def _with(self, words: Int[Tensor, "B L"]) -> Self:
         """Return a copy with other tokens."""
@@ -134,18 +170,6 @@ class Cache(KVCacheBase):
             other.labels = None if self.labels is None else self.labels[index]
             return other
 
-    def check_labels(self, labels: Int[Tensor, "B"] | None) -> None:
-        """Raise ValueError for other labels than those of the cached tokens; on a CPU only, as in ``check``."""
-        if labels is None or self.labels is None or labels.device.type != "cpu" or torch.compiler.is_compiling():
-            return
-        other = (labels != self.labels).nonzero()
-        if len(other):
-            row = int(other[0])
-            raise ValueError(
-                f"cache: holds label {int(self.labels[row])} in row {row}, asked for {int(labels[row])}; prefill with "
-                "the same labels (the last class is the null class)"
-            )
-
     def slots(self, number: int) -> list[Slot]:
         """Return the buffer of each layer, with capacity for ``number`` more positions."""
         need, store = self.length + number, self._store
@@ -164,9 +188,90 @@ class Cache(KVCacheBase):
         return other
 
 
-def check_cache(cache: object, kind: type[KVCacheBase]) -> None:
+Pair = tuple[Float[Tensor, "B ... K"], Float[Tensor, "B ... K"]]
+
+
+class WindowCache(KVCacheBase):
+    """Keys and values of the positions around a window, from ``prefill_around``; immutable.
+
+    Attributes:
+        words: the states that they were computed from, (B, L), of the window too.
+        start: first position of the window.
+        stop: first position behind it.
+        pairs: keys and values of each layer, the batch in front, in the format of the network.
+        last: features of the position in front of the window for a network that shifts them, else (B, 0, D).
+        labels: the class of each sequence, (B,); None for a network without classes.
+    """
+
+    def __init__(
+        self, words: Int[Tensor, "B L"], model: nn.Module, start: int, stop: int, pairs: tuple[Pair, ...],
+        last: Tensor | None = None, labels: Int[Tensor, "B"] | None = None, dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(words, model)
+        self.start, self.stop, self.pairs, self.labels = start, stop, pairs, labels
+        self.last = words.new_empty(len(words), 0) if last is None else last
+        self._dtype = pairs[0][0].dtype if dtype is None else dtype
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
+
+    def rows(self, index: Tensor) -> "WindowCache":
+        """Select sequences by indices, repeated or not, or by a boolean mask; a copy."""
+        with torch.inference_mode(False), torch.no_grad():
+            pairs = tuple((keys[index], values[index]) for keys, values in self.pairs)
+            labels = None if self.labels is None else self.labels[index]
+            return self._like(self.words[index], pairs, self.last[index], labels)
+
+    def joined(self, other: "WindowCache") -> "WindowCache":
+        """Return the cache of these sequences, followed by those of another cache of the same window."""
+        with torch.inference_mode(False), torch.no_grad():
+            both = zip(self.pairs, other.pairs, strict=True)
+            pairs = tuple((torch.cat([a[0], b[0]]), torch.cat([a[1], b[1]])) for a, b in both)
+            labels = None
+            if self.labels is not None and other.labels is not None:
+                labels = torch.cat([self.labels, other.labels])
+            return self._like(torch.cat([self.words, other.words]), pairs, torch.cat([self.last, other.last]), labels)
+
+    def check(self, model: nn.Module, z: Int[Tensor, "B n"], dtype: torch.dtype) -> None:
+        """Raise as for other caches, and for another number of positions than the window has."""
+        super().check(model, z, dtype)
+        if z.shape[1] != self.stop - self.start:
+            raise ValueError(
+                f"cache: is around positions {self.start}..{self.stop - 1}, {self.stop - self.start} of them, and z "
+                f"has {z.shape[1]}"
+            )
+
+    def slots(self) -> list[WindowSlot]:
+        """Return the buffers of each layer, whose pairs have all positions."""
+        return [WindowSlot(keys, values, self.start) for keys, values in self.pairs]
+
+    def _like(self, words: Tensor, pairs: tuple[Pair, ...], last: Tensor, labels: Tensor | None) -> "WindowCache":
+        other = self._with(words)
+        other.pairs, other.last, other.labels = pairs, last, labels
+        return other
+
+
+def check_window(z: Tensor, start: int, stop: int) -> None:
+    """Raise ValueError unless start..stop-1 are positions of z (B, L)."""
+    if z.ndim != 2 or not 0 <= start < stop <= z.shape[1]:
+        raise ValueError(
+            f"start={start}, stop={stop}: must be a window of z, 0 <= start < stop <= L, which has shape "
+            f"{tuple(z.shape)}"
+        )
+
+
+def places(cache: KVCacheBase | None) -> tuple[int, int]:
+    """Return the number of cached positions in front of a row, and behind it."""
+    if isinstance(cache, WindowCache):
+        return cache.start, cache.length - cache.stop
+    return (0 if cache is None else cache.length), 0
+
+
+def check_cache(cache: object, *kinds: type[KVCacheBase]) -> None:
     """Raise TypeError unless the cache is from ``prefill`` of this kind of network."""
-    if not isinstance(cache, kind):
+    if not isinstance(cache, kinds):
+        kind = kinds[0]
         raise TypeError(f"cache is {cache!r}, must be a {kind.__name__} from prefill, or None")
 
 

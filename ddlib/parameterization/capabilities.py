@@ -11,7 +11,15 @@ from torch import Tensor, nn
 
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
-from ddlib.typing import BlockDenoiser, ChildDenoiser, GuidedDenoiser, OwnTimes, SparseDenoiser, SplitDenoiser
+from ddlib.typing import (
+    BlockDenoiser,
+    ChildDenoiser,
+    GuidedDenoiser,
+    OwnTimes,
+    SparseDenoiser,
+    SplitDenoiser,
+    WindowDenoiser,
+)
 from ddlib.utils.validation import warn_once
 
 _EMPTY = CellType()  # a closure variable without a value yet
@@ -35,6 +43,8 @@ class Capabilities:
     """Number of positions of a block; 0 without blocks."""
     caches_blocks: bool
     """True for a ``typing.BlockDenoiser``, which can cache its computations for earlier blocks."""
+    caches_windows: bool
+    """True for a ``typing.WindowDenoiser``, which can evaluate a window with cached values around it."""
     is_split: bool
     """True for a ``typing.SplitDenoiser``, whose output layer can be restricted to some logits."""
     is_sparse: bool
@@ -60,6 +70,7 @@ class Capabilities:
             own_times=isinstance(denoiser, OwnTimes) and bool(denoiser.own_times),
             block_size=int(getattr(denoiser, "block_size", None) or 0),
             caches_blocks=isinstance(denoiser, BlockDenoiser),
+            caches_windows=isinstance(denoiser, WindowDenoiser),
             is_split=is_split,
             is_sparse=is_split and isinstance(denoiser, SparseDenoiser),
             has_tree=is_split and isinstance(denoiser, ChildDenoiser) and denoiser.tree is not None,

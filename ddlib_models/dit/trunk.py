@@ -13,7 +13,7 @@ from ddlib_models.dit.inputs import InputBuilder, Packing, Trunk
 from ddlib_models.dit.labels import Label, LabelEmbedding, shown
 from ddlib_models.dit.layers import LayerNorm, Modulation, TimeEmbedding, modulate, pick
 from ddlib_models.dit.positions import Positions
-from ddlib_models.kv_cache import Cache, Store, check_cache
+from ddlib_models.kv_cache import Cache, Store, WindowCache, check_cache, check_window
 
 
 class Body(nn.Module):
@@ -38,7 +38,7 @@ class Body(nn.Module):
         cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
         *,
         clean: Int[Tensor, "B L"] | None = None,
-        cache: Cache | None = None,
+        cache: Cache | WindowCache | None = None,
         label: Label = None,
     ) -> Float[Tensor, "B L D"]:
         """Compute the head's input, so that ``forward`` is ``head(features(...))``; for losses that fuse the head."""
@@ -50,7 +50,7 @@ class Body(nn.Module):
         t: Float[Tensor, "*batch"],
         positions: Int[Tensor, "B n"],
         *,
-        cache: Cache | None = None,
+        cache: Cache | WindowCache | None = None,
         label: Label = None,
     ) -> Float[Tensor, "B n D"]:
         """Compute ``features`` at some positions; the last layer computes only keys and values of the others.
@@ -87,11 +87,42 @@ class Body(nn.Module):
         """
         check_blocks(x, self.reader.block_size, self.reader.vocab_size)
         if cache is None:
-            layer = self.blocks[0].attention
-            room = self.embedding.weight.new_empty(len(self.blocks), 2, len(x), 0, layer.heads, self.reader.head_dim)
-            cache = Cache(x[:, :0], Store(room.to(layer.dtype), 0), self, self._classes(label, len(x), x.device))
+            cache = self._empty(x, label)
         self._trunk(x, torch.zeros(len(x), device=x.device), positions=slice(0), cache=cache, label=label)
         return cache.grown(x)
+
+    @torch.no_grad()
+    def prefill_around(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], start: int, stop: int, *, label: Label = None
+    ) -> WindowCache:
+        """Compute keys and values of the positions around a window, for other states in it.
+
+            extend(z[:, start:stop], t[:, start:stop], prefill_around(z, t, start, stop)) = model(z, t)   in the window
+
+        For other states or times of the window, ``extend`` is approximate. The cached keys and values are those that
+        the states and times of this call gave; with attention to all positions they would change with the window.
+
+        Args:
+            z: states in 0..num_states-1 of the full sequence.
+            t: their times in [0, 1], (B,) or (B, L).
+            start: first position of the window.
+            stop: first position behind it.
+            label: see ``DiT.forward``; the cache is for this label.
+
+        Raises:
+            ValueError: no window of z, and as in ``forward``.
+        """
+        check_window(z, start, stop)
+        whole = self._empty(z, label)
+        self._trunk(z, t, positions=slice(0), cache=whole, label=label)
+        pairs = tuple((slot.keys[:, : z.shape[1]], slot.values[:, : z.shape[1]]) for slot in whole.slots(z.shape[1]))
+        return WindowCache(z, self, start, stop, pairs, labels=whole.labels)
+
+    def _empty(self, z: Tensor, label: Label) -> Cache:
+        """Return the cache of no tokens."""
+        layer = self.blocks[0].attention
+        room = self.embedding.weight.new_empty(len(self.blocks), 2, len(z), 0, layer.heads, self.reader.head_dim)
+        return Cache(z[:, :0], Store(room.to(layer.dtype), 0), self, self._classes(label, len(z), z.device))
 
     def pack(self, cu_seqlens: Int[Tensor, " n"]) -> Packing:
         """Compute positions, owners and the attention mask of packed sequences; synchronises with the accelerator.
@@ -116,7 +147,7 @@ class Body(nn.Module):
         cu_seqlens: Tensor | Packing | None = None,
         positions: Tensor | slice | None = None,
         clean: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Cache | WindowCache | None = None,
         label: Label = None,
     ) -> Trunk:
         options = dict(cu_seqlens=cu_seqlens, clean=clean, cache=cache)
@@ -124,7 +155,7 @@ class Body(nn.Module):
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)}: at most one of them, in each the row means something else")
         if cache is not None:
-            check_cache(cache, Cache)
+            check_cache(cache, Cache, WindowCache)
             cache.check(self, z, self.blocks[0].attention.dtype)
         rows = len(z)
         if cu_seqlens is not None:
