@@ -12,7 +12,8 @@ from ddlib_models.attention.backends import Attention, kept_mask
 from ddlib_models.attention.masks import ByBlocks
 from ddlib_models.dit.checks import check_indices
 from ddlib_models.dit.positions import Positions
-from ddlib_models.kv_cache import Cache, Slot, WindowCache, WindowSlot
+from ddlib_models.kv_cache import Cache, Slot
+from ddlib_models.window_cache import WindowCache, WindowSlot
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from ddlib_models.dit.checks import check_range
 from ddlib_models.dit.inputs import Packing
-from ddlib_models.kv_cache import Cache, WindowCache
+from ddlib_models.kv_cache import Cache
+from ddlib_models.window_cache import WindowCache
 
 Label = Tensor | int | None
 """Classes of the sequences, (B,) int64; one class for all of them; or None. -1 and None are the null class."""

@@ -17,7 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ddlib_models.attention.backends import SDPA, Attention
-from ddlib_models.kv_cache import Slot, WindowSlot
+from ddlib_models.kv_cache import Slot
+from ddlib_models.window_cache import WindowSlot
 
 
 def widen(x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:

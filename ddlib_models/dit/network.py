@@ -19,7 +19,8 @@ from ddlib_models.dit.positions import positions_of
 from ddlib_models.dit.tree_head import level_sizes, parents_of
 from ddlib_models.dit.trunk import Body
 from ddlib_models.io.pretrained import Pretrained
-from ddlib_models.kv_cache import Cache, WindowCache
+from ddlib_models.kv_cache import Cache
+from ddlib_models.window_cache import WindowCache
 
 
 def _levels(parents: Sequence[Any]) -> list[Any]:

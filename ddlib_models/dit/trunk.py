@@ -13,7 +13,8 @@ from ddlib_models.dit.inputs import InputBuilder, Packing, Trunk
 from ddlib_models.dit.labels import Label, LabelEmbedding, shown
 from ddlib_models.dit.layers import LayerNorm, Modulation, TimeEmbedding, modulate, pick
 from ddlib_models.dit.positions import Positions
-from ddlib_models.kv_cache import Cache, Store, WindowCache, check_cache, check_window
+from ddlib_models.kv_cache import Cache, Store, check_cache
+from ddlib_models.window_cache import WindowCache, check_window
 
 
 class Body(nn.Module):
@@ -87,7 +88,9 @@ class Body(nn.Module):
         """
         check_blocks(x, self.reader.block_size, self.reader.vocab_size)
         if cache is None:
-            cache = self._empty(x, label)
+            layer = self.blocks[0].attention
+            room = self.embedding.weight.new_empty(len(self.blocks), 2, len(x), 0, layer.heads, self.reader.head_dim)
+            cache = Cache(x[:, :0], Store(room.to(layer.dtype), 0), self, self._classes(label, len(x), x.device))
         self._trunk(x, torch.zeros(len(x), device=x.device), positions=slice(0), cache=cache, label=label)
         return cache.grown(x)
 
@@ -113,16 +116,14 @@ class Body(nn.Module):
             ValueError: no window of z, and as in ``forward``.
         """
         check_window(z, start, stop)
-        whole = self._empty(z, label)
-        self._trunk(z, t, positions=slice(0), cache=whole, label=label)
-        pairs = tuple((slot.keys[:, : z.shape[1]], slot.values[:, : z.shape[1]]) for slot in whole.slots(z.shape[1]))
-        return WindowCache(z, self, start, stop, pairs, labels=whole.labels)
-
-    def _empty(self, z: Tensor, label: Label) -> Cache:
-        """Return the cache of no tokens."""
-        layer = self.blocks[0].attention
-        room = self.embedding.weight.new_empty(len(self.blocks), 2, len(z), 0, layer.heads, self.reader.head_dim)
-        return Cache(z[:, :0], Store(room.to(layer.dtype), 0), self, self._classes(label, len(z), z.device))
+        layer, labels = self.blocks[0].attention, self._classes(label, len(z), z.device)
+        with torch.inference_mode(False), torch.no_grad():  # later writes may happen outside of that mode
+            like = self.embedding.weight.new_empty(0, dtype=layer.dtype)
+            size = len(self.blocks), 2, *z.shape, layer.heads, self.reader.head_dim
+            pairs = tuple((keys, values) for keys, values in like.new_empty(size))
+        # a window of all positions fills them
+        self._trunk(z, t, positions=slice(0), cache=WindowCache(z, self, 0, z.shape[1], pairs), label=label)
+        return WindowCache(z, self, start, stop, pairs, labels=labels)
 
     def pack(self, cu_seqlens: Int[Tensor, " n"]) -> Packing:
         """Compute positions, owners and the attention mask of packed sequences; synchronises with the accelerator.

@@ -17,7 +17,8 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 from ddlib_models.dit import DiT
 from ddlib_models.dit.inputs import Packing
 from ddlib_models.dit.labels import Conditioned, Label
-from ddlib_models.kv_cache import Cache, WindowCache
+from ddlib_models.kv_cache import Cache
+from ddlib_models.window_cache import WindowCache
 
 _OF_AUTO_MODEL = ("_from_auto", "adapter_kwargs", "trust_remote_code")  # passed along by AutoModel; without effect here
 

@@ -17,7 +17,8 @@ from ddlib_models.dit.embedding import cluster_means
 from ddlib_models.hf import lora as low_rank
 from ddlib_models.hf.base import config_of, filled, hub_options, plain, token_id, transformers_config, transformers_of
 from ddlib_models.hf.kv_cache import CachedHFBackbone, Kept, Recall
-from ddlib_models.kv_cache import WindowCache, check_cache, places
+from ddlib_models.kv_cache import check_cache
+from ddlib_models.window_cache import WindowCache, places
 
 Attention = Literal["bidirectional", "causal"]
 
@@ -38,9 +39,9 @@ class CausalLM(CachedHFBackbone):
     ``attention="causal"``, the original model. Shift and annealing are those of Gong et al. 2025 (DiffuLLaMA,
     arXiv:2410.17891).
 
-    This constructor gives random weights, see ``causal_lm`` for pretrained ones. The object is a ``SplitDenoiser`` and
-    ``OwnTimes``, with blocks a ``BlockDenoiser`` of ddlib. ``save_pretrained`` writes all that ``from_pretrained``
-    needs; the source folder is no longer needed.
+    This constructor gives random weights, see ``causal_lm`` for pretrained ones. The object is a ``SplitDenoiser``,
+    ``WindowDenoiser`` and ``OwnTimes``, with blocks a ``BlockDenoiser`` of ddlib. ``save_pretrained`` writes all that
+    ``from_pretrained`` needs; the source folder is no longer needed.
 
     Args:
         num_states: number of input states, at least ``vocab_size``.
@@ -157,8 +158,7 @@ class CausalLM(CachedHFBackbone):
             if isinstance(value, Tensor) and value.shape != z.shape:
                 raise ValueError(f"{name} has shape {tuple(value.shape)}: must have that of z, {tuple(z.shape)}")
         given = [name for name, value in options.items() if value is not None]
-        blocks = clean is not None or isinstance(cache, Recall)
-        if len(given) > 1 or (blocks and not self.block_size):
+        if len(given) > 1 or (not self.block_size and (clean is not None or isinstance(cache, Recall))):
             raise ValueError(
                 f"{', '.join(given)}: at most one of them, clean and cache with blocks; block_size={self.block_size}"
             )

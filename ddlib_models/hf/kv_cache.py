@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from ddlib_models.dit.checks import check_blocks
 from ddlib_models.dit.layers import dtype_of
 from ddlib_models.hf.base import HFBackbone, transformers_of
-from ddlib_models.kv_cache import KVCacheBase, Pair, WindowCache, check_window
+from ddlib_models.kv_cache import KVCacheBase
+from ddlib_models.window_cache import Pair, WindowCache, check_window, places
 
 
 class Recall(KVCacheBase):
@@ -75,7 +76,8 @@ class CachedHFBackbone(HFBackbone):
         check_blocks(x, self.block_size, self.vocab_size)
         with torch.inference_mode(False), torch.no_grad():  # later use may be outside of that mode
             if cache is None:
-                cache = self._nothing(x)
+                start = self.decoder.weight.new_empty(len(x), 0, self.decoder.in_features)
+                cache = Recall(x[:, :0], self, (), start, self.dtype)
             else:
                 cache.check(self, x, self.dtype)
             if not x.shape[1]:
@@ -106,19 +108,15 @@ class CachedHFBackbone(HFBackbone):
             raise ValueError("attention='causal': what is behind a window has no effect on it, so there is no cache")
         self._check(z, t, [z.shape[:1], z.shape], "(B,) or (B, L)")
         with torch.inference_mode(False), torch.no_grad():
-            found, features = self._keys(z, self._nothing(z))
+            found, features = self._keys(z, WindowCache(z, self, 0, z.shape[1], (), dtype=self.dtype))
             pairs = tuple((around(keys, start, stop), around(values, start, stop)) for keys, values in found)
             last = features[:, max(start - 1, 0) : start] if self.shift else features[:, :0]
             return WindowCache(z, self, start, stop, pairs, last, dtype=self.dtype)
 
-    def _nothing(self, x: Tensor) -> Recall:
-        start = self.decoder.weight.new_empty(len(x), 0, self.decoder.in_features)
-        return Recall(x[:, :0], self, (), start, self.dtype)
-
-    def _keys(self, x: Tensor, cache: Recall) -> tuple[tuple[Pair, ...], Float[Tensor, "B n D"]]:
+    def _keys(self, x: Tensor, cache: Kept) -> tuple[tuple[Pair, ...], Float[Tensor, "B n D"]]:
         """Return keys and values of each layer behind the cached tokens, and the features."""
         features, kept = self._row(x, cache=cache)
-        if any(layer.get_seq_length() != cache.length + x.shape[1] for layer in kept.layers):
+        if any(layer.get_seq_length() != sum(places(cache)) + x.shape[1] for layer in kept.layers):
             raise ValueError(
                 f"{self._name} does not keep keys and values of every word: dd.sample(keep=False) reads them again"
             )

@@ -16,7 +16,7 @@ import ddlib as dd
 from ddlib.typing import WindowDenoiser
 from ddlib_models.hf.auto import DiTConfig, DiTModel
 from ddlib_models.hf.causal_lm import causal_lm
-from ddlib_models.kv_cache import WindowCache
+from ddlib_models.window_cache import WindowCache
 
 F64 = torch.float64
 LENGTH = 12
@@ -178,6 +178,10 @@ def test_what_is_no_window_or_another_s_cache_is_refused_by_name(folders, name):
     ]:
         with pytest.raises(ValueError, match=re.escape(message)):
             call()
+    with torch.no_grad():
+        next(model.blocks[-1].parameters()).mul_(1.001)
+    with pytest.raises(ValueError, match="cache: the weights have changed since it was made; prefill again"):
+        model.extend(z[:, 4:7], t[:, 4:7], cache)
 
 
 def test_a_causal_mask_has_no_window(folders):
