@@ -1,17 +1,23 @@
 """Sampling with approximate caches: what is exact, what a sequence depends on, and what is refused."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
+from hf_checkpoints import CAUSAL, write_all
 from hf_checkpoints import WORDS as HF_WORDS
-from hf_checkpoints import write_all
+from hub_folders import save
 from tiny import trained
+from transformers import LlamaForCausalLM
 
 import ddlib as dd
 from ddlib.paces import Blocks, RandomOrder
 from ddlib.samplers import Ancestral, Confidence, EndOfText, Particles, Remask
+from ddlib.typing import WindowDenoiser
+from ddlib_models import hub
 from ddlib_models.hf.masked_lm import masked_lm
+from ddlib_models.hub.known_families import a2d
 
 WORDS = 5
 PROCESS = dd.presets.mdlm(WORDS)
@@ -124,3 +130,13 @@ def test_costs_of_an_order_take_the_exact_cache_alone(as_users_call):
     x = torch.zeros(2, 8, dtype=torch.int64)
     with pytest.raises(TypeError, match="keep is 'dual', must be True or False"):
         dd.order_costs(PROCESS, network(), x, keep="dual", pace=Blocks(4))
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_a_causal_class_of_the_hub_draws_through_its_cache(tmp_path, shift):
+    family = replace(a2d(), shift=shift)
+    process, denoiser, _, _ = hub.load(save(tmp_path, LlamaForCausalLM(CAUSAL["llama"]())), family=family)
+    assert isinstance(denoiser, WindowDenoiser)
+    how = dict(sampler=Confidence(), steps=3, pace=Blocks(3), seeds=[0, 1])
+    drawn = [dd.sample(process, denoiser, (2, 9), keep=keep, **how) for keep in (False, "dual:refresh=1", "dual")]
+    assert torch.equal(drawn[0], drawn[1])
