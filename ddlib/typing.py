@@ -204,6 +204,31 @@ class BlockDenoiser(Protocol):
 
 
 @runtime_checkable
+class WindowDenoiser(Protocol):
+    """A backbone that evaluates a window of positions, with cached keys and values of the positions around it.
+
+        extend(z[:, a:b], t[:, a:b], prefill_around(z, t, a, b)) = call(z, t)   at positions a..b-1
+
+    For other states in the window the result is approximate: the cached keys and values are those that the earlier
+    states gave. With attention to all positions they would depend on the window too, and on its time. Times are one per
+    position (``OwnTimes``). A ``SplitDenoiser`` takes ``cache=`` in its ``features``, a ``SparseDenoiser`` in
+    ``features_at``, whose positions count from the beginning of the window.
+
+    The type of a cache is up to the backbone. It is immutable and has ``rows(index)``, the cache of some of the
+    sequences, and ``joined(other)``, that of its sequences followed by those of another one. The backbone raises
+    ValueError for a cache of other weights, of another window, or of another number of sequences.
+    """
+
+    def prefill_around(self, z: Tensor, t: Tensor, start: int, stop: int) -> Any:
+        """Return the cache of the positions of z (B, L) outside of start..stop-1, at times t (B, L)."""
+        ...
+
+    def extend(self, z: Tensor, t: Tensor, cache: Any) -> Tensor:
+        """Return logits (B, n, V) of states z (B, n) at the positions of the window."""
+        ...
+
+
+@runtime_checkable
 class GuidedDenoiser(Protocol):
     """A denoiser that defines the distribution of the next state directly, see ``ddlib.guidance``.
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from copy import copy
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from weakref import ref
 
 import torch
@@ -53,10 +53,13 @@ class KVCacheBase(ABC):
 
     Attributes:
         words: the cached tokens, (B, L), from the beginning of the sequence.
+        labels: the class of each sequence, (B,); None for a network without classes.
     """
 
+    labels: Int[Tensor, "B"] | None = None
+
     def __init__(self, words: Int[Tensor, "B L"], model: nn.Module) -> None:
-        self.words, self._model, self._numbers = words, ref(model), numbers(model)
+        self.words, self._model, self._weights = words, ref(model), self._state(model)
 
     @property
     def length(self) -> int:
@@ -67,6 +70,10 @@ class KVCacheBase(ABC):
     @abstractmethod
     def dtype(self) -> torch.dtype:
         """Dtype of the cached tensors."""
+
+    def _state(self, model: nn.Module) -> Any:
+        """Return a value that changes with the weights."""
+        return numbers(model)
 
     def check(self, model: nn.Module, z: Int[Tensor, "B L"], dtype: torch.dtype) -> None:
         """Raise unless the cache belongs to this network, this batch and this dtype.
@@ -87,8 +94,20 @@ class KVCacheBase(ABC):
             )
         if self.dtype != dtype:
             raise ValueError(f"cache: holds {self.dtype}, the network computes in {dtype} now; prefill again")
-        if not torch.compiler.is_compiling() and self._numbers != numbers(model):
+        if not torch.compiler.is_compiling() and self._weights != self._state(model):
             raise ValueError("cache: the weights have changed since it was made; prefill again")
+
+    def check_labels(self, labels: Int[Tensor, "B"] | None) -> None:
+        """Raise ValueError for other labels than those of the cached tokens; on a CPU only, as in ``check``."""
+        if labels is None or self.labels is None or labels.device.type != "cpu" or torch.compiler.is_compiling():
+            return
+        other = (labels != self.labels).nonzero()
+        if len(other):
+            row = int(other[0])
+            raise ValueError(
+                f"cache: holds label {int(self.labels[row])} in row {row}, asked for {int(labels[row])}; prefill with "
+                "the same labels (the last class is the null class)"
+            )
 
     def _with(self, words: Int[Tensor, "B L"]) -> Self:
         """Return a copy with other tokens."""
@@ -134,18 +153,6 @@ class Cache(KVCacheBase):
             other.labels = None if self.labels is None else self.labels[index]
             return other
 
-    def check_labels(self, labels: Int[Tensor, "B"] | None) -> None:
-        """Raise ValueError for other labels than those of the cached tokens; on a CPU only, as in ``check``."""
-        if labels is None or self.labels is None or labels.device.type != "cpu" or torch.compiler.is_compiling():
-            return
-        other = (labels != self.labels).nonzero()
-        if len(other):
-            row = int(other[0])
-            raise ValueError(
-                f"cache: holds label {int(self.labels[row])} in row {row}, asked for {int(labels[row])}; prefill with "
-                "the same labels (the last class is the null class)"
-            )
-
     def slots(self, number: int) -> list[Slot]:
         """Return the buffer of each layer, with capacity for ``number`` more positions."""
         need, store = self.length + number, self._store
@@ -164,9 +171,10 @@ class Cache(KVCacheBase):
         return other
 
 
-def check_cache(cache: object, kind: type[KVCacheBase]) -> None:
+def check_cache(cache: object, *kinds: type[KVCacheBase]) -> None:
     """Raise TypeError unless the cache is from ``prefill`` of this kind of network."""
-    if not isinstance(cache, kind):
+    if not isinstance(cache, kinds):
+        kind = kinds[0]
         raise TypeError(f"cache is {cache!r}, must be a {kind.__name__} from prefill, or None")
 
 

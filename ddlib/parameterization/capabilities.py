@@ -19,6 +19,7 @@ from ddlib.typing import (
     SparseDenoiser,
     SplitDenoiser,
     TakesMemory,
+    WindowDenoiser,
 )
 from ddlib.utils.validation import warn_once
 
@@ -43,6 +44,8 @@ class Capabilities:
     """Number of positions of a block; 0 without blocks."""
     caches_blocks: bool
     """True for a ``typing.BlockDenoiser``, which can cache its computations for earlier blocks."""
+    caches_windows: bool
+    """True for a ``typing.WindowDenoiser``, which can evaluate a window with cached values around it."""
     is_split: bool
     """True for a ``typing.SplitDenoiser``, whose output layer can be restricted to some logits."""
     is_sparse: bool
@@ -70,6 +73,7 @@ class Capabilities:
             own_times=isinstance(denoiser, OwnTimes) and bool(denoiser.own_times),
             block_size=int(getattr(denoiser, "block_size", None) or 0),
             caches_blocks=isinstance(denoiser, BlockDenoiser),
+            caches_windows=isinstance(denoiser, WindowDenoiser),
             is_split=is_split,
             is_sparse=is_split and isinstance(denoiser, SparseDenoiser),
             has_tree=is_split and isinstance(denoiser, ChildDenoiser) and denoiser.tree is not None,

@@ -15,6 +15,7 @@ from ddlib.samplers.base import level_process
 from ddlib.samplers.ordered import levels, model_time
 from ddlib.samplers.runtime.loop import BlockContexts
 from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.samplers.runtime.reuse import check_reuse, reuse_of
 from ddlib.samplers.runtime.reverse_step import transition_log_prob
 from ddlib.typing import Denoiser, PaddingMask, Tokens
 from ddlib.utils.validation import check_count, check_devices, check_padding, check_shape, require
@@ -43,7 +44,7 @@ def likelihood(
     steps: int | None = None,
     group: int | None = None,
     pace: Pace | None = None,
-    keep: bool = True,
+    keep: bool | str = True,
     mask: PaddingMask | None = None,
     given: Tensor | None = None,
     parameterization: Parameterization | None = None,
@@ -73,6 +74,7 @@ def likelihood(
         pace: ``Blocks`` for sequences drawn block by block, each in this order, as in ``sample``; the denoiser then
             takes times (B, L). None for the whole sequence.
         keep: whether a ``ddlib.typing.BlockDenoiser`` caches its computations for earlier blocks, as in ``sample``.
+            With an approximate cache the result is the exact likelihood under ``sample`` with this cache.
         mask: (B, L) bool, True at real tokens, False at padding. Padding has no term and is fixed from the
             beginning, like tokens that are ``given``. The result is log p(real tokens | padding), and log p(real
             tokens) if the denoiser ignores padding. 0 for a sequence without real tokens.
@@ -157,7 +159,7 @@ def block_runs(
     x: Tokens,
     free: Bool[Tensor, "B L"],
     pace: Pace | None,
-    keep: bool,
+    keep: bool | str,
     steps: int | None,
     group: int | None,
 ) -> Iterator[tuple[slice, SamplingContext]]:
@@ -169,7 +171,9 @@ def block_runs(
         require(
             check_count("group", group) <= size, f"group is {group}, must be at most {size}, the length of a {what}"
         )
-    contexts = None if pace is None or isinstance(pace, Together) else BlockContexts(network, size, keep)
+    reuse = reuse_of(keep)
+    check_reuse(reuse, pace, network.capabilities)
+    contexts = None if pace is None or isinstance(pace, Together) else BlockContexts(network, size, reuse)
     noise = torch.full_like(x, process.num_states - 1)
     for start in range(0, length, size):
         here, later = slice(start, start + size), slice(start + size, None)

@@ -80,7 +80,8 @@ def order_costs(
         group: number of positions in a set; more where the order selects more. None: as the order selects, for
             ``EntropyBounded``, thresholds, or ``InOrder(..., whole=True)``.
         pace: ``Blocks`` for sequences drawn block by block.
-        keep: whether computations for earlier blocks are cached.
+        keep: whether computations for earlier blocks are cached; not by an approximate cache, whose values depend on
+            the calls of each of the three orders.
         mask: (B, L) bool, False at padding.
         given: (B, L) bool, True at tokens that are fixed from the beginning.
         parameterization: meaning of the logits.
@@ -97,6 +98,8 @@ def order_costs(
         (tensor([0.], dtype=torch.float64), tensor([0.], dtype=torch.float64), 2)
     """
     order = Confidence() if order is None else order
+    if not isinstance(keep, bool):
+        raise TypeError(f"keep is {keep!r}, must be True or False: the three orders would see other cached values")
     free = free_positions(process, x, order, mask, given)
     assert isinstance(order, OrderedSampler)
     network, first = ModelWrapper(process, denoiser, parameterization, compact), LeftToRight(order.force_transition)

@@ -15,6 +15,7 @@ from ddlib.samplers.runtime.context import MemoryContext
 from ddlib.samplers.runtime.logit_processors import LogitProcessors, Scheduled, Truncation
 from ddlib.samplers.runtime.loop import SamplingCall, check_guided, check_memory, draw_along_pace, draw_tokens
 from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.samplers.runtime.reuse import check_reuse, reuse_of
 from ddlib.samplers.stopping import Ending
 from ddlib.typing import Denoiser, Tokens
 from ddlib.utils.random import Generator, KeyedGenerator
@@ -42,7 +43,7 @@ def sample(
     parameterization: Parameterization | None = None,
     compact: bool = True,
     pace: Pace | None = None,
-    keep: bool = True,
+    keep: bool | str = True,
     memory: bool = False,
     generator: Generator = None,
     seeds: Sequence[int] | None = None,
@@ -82,7 +83,9 @@ def sample(
             block by block, each by a run of the sampler; ``steps`` and ``times`` are those of one block. With another
             pace they are those of each of its parts. The denoiser then takes times (B, L).
         keep: whether a ``ddlib.typing.BlockDenoiser`` caches its computations for earlier blocks. The tokens are the
-            same; the cache saves time and takes memory.
+            same; the cache saves time and takes memory. For a ``WindowDenoiser`` with ``Blocks``, approximate caches by
+            name: "prefix" reuses keys and values of the positions before a block, "dual" also those behind it, from the
+            first call of the block, or with "dual:refresh=4" from every fourth call of a sequence in it.
         memory: whether each call of the network takes the features of the sequence's previous call, for a
             ``ddlib.typing.TakesMemory`` such as ``DiT(memory=True)``. Without it the network is called as ``bound``
             and ``likelihood`` call it, without memory.
@@ -95,8 +98,9 @@ def sample(
     Raises:
         TypeError, ValueError: an invalid shape, steps, grid, prompt, seeds, temperature or truncation; forbidden
             tokens that are all tokens of a cluster; logits as in ``nelbo``; a sampler that does not support the
-            process; a pace that does not support the length, the sampler or the denoiser; ``memory`` with a denoiser
-            without, blocks, particles or ``compact=False``.
+            process; a pace that does not support the length, the sampler or the denoiser; an approximate cache without
+            blocks, or of a denoiser that does not support it; ``memory`` with a denoiser without, blocks, particles or
+            ``compact=False``.
     """
     sampler = Ancestral() if sampler is None else sampler
     for name, value in (("prompt", prompt), ("times", times)):
@@ -137,11 +141,13 @@ def sample(
         check_memory(model.capabilities, sampler, pace, compact)
         model = model.within(MemoryContext(denoiser))
     check_guided(model, sampler, plain=truncation.idle and not processors)
+    reuse = reuse_of(keep)
+    check_reuse(reuse, pace, model.capabilities, sampler)
     run = SamplingCall(
         process, model, truncation.at(1.0), _grid(steps, times).to(target), free,
         generator if seeds is None else _seeded(seeds, generator, shape[0], target),
         sampler=sampler, fixed=fixed, truncation=truncation, endings=tuple(endings), on_step=on_step,
-        pace=pace, keep=keep,
+        pace=pace, keep=reuse,
     )  # fmt: skip
     fixed = draw_tokens(run) if pace is None else draw_along_pace(run)
     for ending in endings:

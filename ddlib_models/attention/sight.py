@@ -8,7 +8,7 @@ from ddlib_models.attention.masks import ByBlocks
 
 
 def seen_by(
-    row: int, length: int, block_size: int, sight: float, device: torch.device, first: int = 0
+    row: int, length: int, block_size: int, sight: float, device: torch.device, first: int = 0, behind: int = 0
 ) -> Bool[Tensor, "n m"]:
     """Return the attention mask of a row, (queries, keys), True where the query attends to the key.
 
@@ -19,14 +19,16 @@ def seen_by(
         sight: probability of attending to a later position; drawn from torch's default generator.
         device: device of the mask.
         first: number of positions in front of the row that have keys only.
+        behind: number of positions behind the row that have keys only; their keys stand before those of the row.
     """
-    index = torch.arange(first + row, device=device)
-    seen = torch.ones(row, first + row, dtype=torch.bool, device=device)
+    index = torch.arange(first + row + behind, device=device)
+    seen = torch.ones(row, len(index), dtype=torch.bool, device=device)
+    keys = torch.cat([index[:first], index[first + row :], index[first : first + row]])
     if block_size:
-        seen = ByBlocks(block_size, row - length, first)(index[:row, None], index)
+        seen = ByBlocks(block_size, row - length, first)(index[:row, None], keys)
     if sight < 1:
-        position = index % (first + length)
-        seen = seen & ((torch.rand(seen.shape, device=device) < sight) | (position[first:, None] >= position))
+        position = keys % (first + length + behind)
+        seen = seen & ((torch.rand(seen.shape, device=device) < sight) | (position[-row:, None] >= position))
     return seen
 
 

@@ -13,6 +13,7 @@ from ddlib_models.attention.masks import ByBlocks
 from ddlib_models.dit.checks import check_indices
 from ddlib_models.dit.positions import Positions
 from ddlib_models.kv_cache import Cache, Slot
+from ddlib_models.window_cache import WindowCache, WindowSlot
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class ModelInputs:
     z: Tensor
     t: Tensor
     index: Tensor
-    slots: Sequence[Slot | None]
+    slots: Sequence[Slot | WindowSlot | None]
     owner: Tensor | None = None
     mask: Any = None
     positions: Tensor | slice | None = None
@@ -75,10 +76,16 @@ class InputBuilder:
         return ModelInputs(z, t, packing.position, [None] * self.depth, packing.owner, packing.mask, None, packing.mask)
 
     def row(
-        self, z: Tensor, t: Tensor, positions: Tensor | slice | None = None, cache: Cache | None = None
+        self,
+        z: Tensor,
+        t: Tensor,
+        positions: Tensor | slice | None = None,
+        cache: Cache | WindowCache | None = None,
     ) -> ModelInputs:
-        """Build the inputs of a sequence, or of the part of one that follows the tokens of the cache."""
+        """Build the inputs of a sequence, or of the part of one behind the tokens of the cache or in its window."""
         self._check(z, t)
+        if isinstance(cache, WindowCache):
+            return self._window(z, t, positions, cache)
         first, slots = 0, [None] * self.depth
         if cache is not None:
             first, slots = cache.length, cache.slots(z.shape[1])
@@ -87,6 +94,13 @@ class InputBuilder:
         # a block that attends to everything before it needs no mask
         rule = ByBlocks(self.block_size, 0, first) if 0 < self.block_size < z.shape[1] else None
         return self._ruled(ModelInputs(z, t, index, slots, positions=positions), rule, first + z.shape[1])
+
+    def _window(self, z: Tensor, t: Tensor, positions: Tensor | slice | None, cache: WindowCache) -> ModelInputs:
+        length = cache.length
+        self.check_length(length)
+        index = torch.arange(cache.start, cache.stop, device=z.device)
+        rule = ByBlocks(self.block_size, 0, cache.start) if self.block_size else None
+        return self._ruled(ModelInputs(z, t, index, cache.slots(), positions=positions), rule, length)
 
     def beside(self, z: Tensor, t: Tensor, clean: Tensor) -> ModelInputs:
         """Build the inputs of noisy tokens with the clean ones, at time 0, behind them; outputs: the noisy ones."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ddlib_models.dit.checks import check_range
 from ddlib_models.dit.inputs import Packing
 from ddlib_models.kv_cache import Cache
+from ddlib_models.window_cache import WindowCache
 
 Label = Tensor | int | None
 """Classes of the sequences, (B,) int64; one class for all of them; or None. -1 and None are the null class."""
@@ -134,8 +135,14 @@ class Conditioned:
         """Compute a cache; see ``DiT.prefill``."""
         return self.model.prefill(x, cache, label=self.label)
 
-    def extend(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Cache) -> Float[Tensor, "B L V"]:
-        """Compute logits behind a cache; see ``DiT.extend``."""
+    def prefill_around(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], start: int, stop: int) -> WindowCache:
+        """Compute the cache around a window; see ``DiT.prefill_around``."""
+        return self.model.prefill_around(z, t, start, stop, label=self.label)
+
+    def extend(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Cache | WindowCache
+    ) -> Float[Tensor, "B L V"]:
+        """Compute logits behind a cache, or in its window; see ``DiT.extend``."""
         return self.model.extend(z, t, cache, label=self.label)
 
     def words(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ddlib_models.attention.backends import SDPA, Attention
 from ddlib_models.kv_cache import Slot
+from ddlib_models.window_cache import WindowSlot
 
 
 def widen(x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
@@ -187,7 +188,7 @@ class SelfAttention(nn.Module):
         angles: Float[Tensor, "L half"] | None,
         mask: Any = None,
         positions: Int[Tensor, "B n"] | slice | None = None,
-        slot: Slot | None = None,
+        slot: Slot | WindowSlot | None = None,
     ) -> Float[Tensor, "B n D"]:
         q, k, v = rearrange(self.qkv(x), "b l (three h k) -> three b l h k", three=3, h=self.heads)
         q, k = pick(rotate(q, angles), positions), rotate(k, angles)
@@ -232,7 +233,7 @@ class Block(nn.Module):
         owner: Int[Tensor, " L"] | None = None,
         mask: Any = None,
         positions: Int[Tensor, "B n"] | slice | None = None,
-        slot: Slot | None = None,
+        slot: Slot | WindowSlot | None = None,
     ) -> Float[Tensor, "B n D"]:
         shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(condition, owner)
         y = self.attention(modulate(self.norm1(x), shift1, scale1), angles, mask, positions, slot)

@@ -20,6 +20,7 @@ from ddlib_models.dit.tree_head import level_sizes, parents_of
 from ddlib_models.dit.trunk import Body
 from ddlib_models.io.pretrained import Pretrained
 from ddlib_models.kv_cache import Cache
+from ddlib_models.window_cache import WindowCache
 
 
 def _levels(parents: Sequence[Any]) -> list[Any]:
@@ -167,7 +168,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
         *,
         clean: Int[Tensor, "B L"] | None = None,
-        cache: Cache | None = None,
+        cache: Cache | WindowCache | None = None,
         label: Label = None,
         memory: Float[Tensor, "B L D"] | None = None,
     ) -> Float[Tensor, "B L V"]:
@@ -180,7 +181,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
                 result of ``pack``, computed outside the compiled region.
             clean: with blocks, the tokens of the same positions: each block of z attends to the clean tokens before it,
                 at time 0, in place of the noisy ones. One pass over 2 L tokens replaces a pass per block.
-            cache: with blocks, the tokens in front of z, from ``prefill``; see ``extend``.
+            cache: with blocks, the tokens in front of z, from ``prefill``; or the rest, from ``prefill_around``.
             label: with ``num_classes``, the class of each sequence, (B,) int64, or one int for all; of a pack, one per
                 packed sequence. -1 and None are the null class, i.e. no label.
             memory: with ``memory=True``, the result of ``features`` at the previous call, of other states and times;
@@ -207,14 +208,15 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         return Conditioned(self, label)
 
     def extend(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Cache, *, label: Label = None
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Cache | WindowCache, *, label: Label = None
     ) -> Float[Tensor, "B L V"]:
         """Compute logits at the positions that follow those of the cache: one or more blocks, the last may be shorter.
 
             extend(z, t, prefill(x)) = model([x z], [0 t]) behind x
 
-        The work per position does not depend on how many tokens the cache holds, except in attention to them.
-        ``features`` and ``features_at`` take the cache too. The label is that of the cache.
+        Or those at the window of the cache, see ``prefill_around``. The work per position does not depend on how many
+        tokens the cache holds, except in attention to them. ``features`` and ``features_at`` take the cache too. The
+        label is that of the cache.
 
         Raises:
             ValueError: as in ``forward``.

@@ -15,6 +15,7 @@ from ddlib_models.dit.labels import Label, LabelEmbedding, shown
 from ddlib_models.dit.layers import LayerNorm, MemoryInput, Modulation, TimeEmbedding, modulate, pick
 from ddlib_models.dit.positions import Positions
 from ddlib_models.kv_cache import Cache, Store, check_cache
+from ddlib_models.window_cache import WindowCache, check_window
 
 
 class Body(nn.Module):
@@ -41,7 +42,7 @@ class Body(nn.Module):
         cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
         *,
         clean: Int[Tensor, "B L"] | None = None,
-        cache: Cache | None = None,
+        cache: Cache | WindowCache | None = None,
         label: Label = None,
         memory: Float[Tensor, "B L D"] | None = None,
     ) -> Float[Tensor, "B L D"]:
@@ -70,7 +71,7 @@ class Body(nn.Module):
         t: Float[Tensor, "*batch"],
         positions: Int[Tensor, "B n"],
         *,
-        cache: Cache | None = None,
+        cache: Cache | WindowCache | None = None,
         label: Label = None,
     ) -> Float[Tensor, "B n D"]:
         """Compute ``features`` at some positions; the last layer computes only keys and values of the others.
@@ -113,6 +114,37 @@ class Body(nn.Module):
         self._trunk(x, torch.zeros(len(x), device=x.device), positions=slice(0), cache=cache, label=label)
         return cache.grown(x)
 
+    @torch.no_grad()
+    def prefill_around(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], start: int, stop: int, *, label: Label = None
+    ) -> WindowCache:
+        """Compute keys and values of the positions around a window, for other states in it.
+
+            extend(z[:, start:stop], t[:, start:stop], prefill_around(z, t, start, stop)) = model(z, t)   in the window
+
+        For other states or times of the window, ``extend`` is approximate. The cached keys and values are those that
+        the states and times of this call gave; with attention to all positions they would change with the window.
+
+        Args:
+            z: states in 0..num_states-1 of the full sequence.
+            t: their times in [0, 1], (B,) or (B, L).
+            start: first position of the window.
+            stop: first position behind it.
+            label: see ``DiT.forward``; the cache is for this label.
+
+        Raises:
+            ValueError: no window of z, and as in ``forward``.
+        """
+        check_window(z, start, stop)
+        layer, labels = self.blocks[0].attention, self._classes(label, len(z), z.device)
+        with torch.inference_mode(False), torch.no_grad():  # later writes may happen outside of that mode
+            like = self.embedding.weight.new_empty(0, dtype=layer.dtype)
+            size = len(self.blocks), 2, *z.shape, layer.heads, self.reader.head_dim
+            pairs = tuple((keys, values) for keys, values in like.new_empty(size))
+        # a window of all positions fills them
+        self._trunk(z, t, positions=slice(0), cache=WindowCache(z, self, 0, z.shape[1], pairs), label=label)
+        return WindowCache(z, self, start, stop, pairs, labels=labels)
+
     def pack(self, cu_seqlens: Int[Tensor, " n"]) -> Packing:
         """Compute positions, owners and the attention mask of packed sequences; synchronises with the accelerator.
 
@@ -136,7 +168,7 @@ class Body(nn.Module):
         cu_seqlens: Tensor | Packing | None = None,
         positions: Tensor | slice | None = None,
         clean: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Cache | WindowCache | None = None,
         label: Label = None,
         memory: Tensor | None = None,
     ) -> Trunk:
@@ -145,7 +177,7 @@ class Body(nn.Module):
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)}: at most one of them, in each the row means something else")
         if cache is not None:
-            check_cache(cache, Cache)
+            check_cache(cache, Cache, WindowCache)
             cache.check(self, z, self.blocks[0].attention.dtype)
         rows = len(z)
         if cu_seqlens is not None:

@@ -18,6 +18,7 @@ from ddlib_models.dit import DiT
 from ddlib_models.dit.inputs import Packing
 from ddlib_models.dit.labels import Conditioned, Label
 from ddlib_models.kv_cache import Cache
+from ddlib_models.window_cache import WindowCache
 
 _OF_AUTO_MODEL = ("_from_auto", "adapter_kwargs", "trust_remote_code")  # passed along by AutoModel; without effect here
 
@@ -63,7 +64,7 @@ class DiTModel(PreTrainedModel):
         cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
         *,
         clean: Int[Tensor, "B L"] | None = None,
-        cache: Cache | None = None,
+        cache: Cache | WindowCache | None = None,
         label: Label = None,
     ) -> Float[Tensor, "B L V"]:
         """Compute logits; see ``DiT.forward``."""
@@ -82,10 +83,16 @@ class DiTModel(PreTrainedModel):
         """Compute a cache; see ``DiT.prefill``."""
         return self.backbone.prefill(x, cache, label=label)
 
+    def prefill_around(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], start: int, stop: int, *, label: Label = None
+    ) -> WindowCache:
+        """Compute the cache around a window; see ``DiT.prefill_around``."""
+        return self.backbone.prefill_around(z, t, start, stop, label=label)
+
     def extend(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Cache, *, label: Label = None
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Cache | WindowCache, *, label: Label = None
     ) -> Float[Tensor, "B L V"]:
-        """Compute logits behind a cache; see ``DiT.extend``."""
+        """Compute logits behind a cache, or in its window; see ``DiT.extend``."""
         return self(z, t, cache=cache, label=label)
 
     @classmethod

@@ -16,8 +16,9 @@ from ddlib_models.attention.sight import added, seen_by, shifted
 from ddlib_models.dit.embedding import cluster_means
 from ddlib_models.hf import lora as low_rank
 from ddlib_models.hf.base import config_of, filled, hub_options, plain, token_id, transformers_config, transformers_of
-from ddlib_models.hf.kv_cache import CachedHFBackbone, Recall
+from ddlib_models.hf.kv_cache import CachedHFBackbone, Kept, Recall
 from ddlib_models.kv_cache import check_cache
+from ddlib_models.window_cache import WindowCache, places
 
 Attention = Literal["bidirectional", "causal"]
 
@@ -38,9 +39,9 @@ class CausalLM(CachedHFBackbone):
     ``attention="causal"``, the original model. Shift and annealing are those of Gong et al. 2025 (DiffuLLaMA,
     arXiv:2410.17891).
 
-    This constructor gives random weights, see ``causal_lm`` for pretrained ones. The object is a ``SplitDenoiser`` and
-    ``OwnTimes``, with blocks a ``BlockDenoiser`` of ddlib. ``save_pretrained`` writes all that ``from_pretrained``
-    needs; the source folder is no longer needed.
+    This constructor gives random weights, see ``causal_lm`` for pretrained ones. The object is a ``SplitDenoiser``,
+    ``WindowDenoiser`` and ``OwnTimes``, with blocks a ``BlockDenoiser`` of ddlib. ``save_pretrained`` writes all that
+    ``from_pretrained`` needs; the source folder is no longer needed.
 
     Args:
         num_states: number of input states, at least ``vocab_size``.
@@ -122,7 +123,7 @@ class CausalLM(CachedHFBackbone):
         *,
         clean: Int[Tensor, "B L"] | None = None,
         present: Bool[Tensor, "B L"] | None = None,
-        cache: Recall | None = None,
+        cache: Kept | None = None,
     ) -> Float[Tensor, "B L V"]:
         """Compute logits over tokens at every position, in float32 or float64.
 
@@ -131,7 +132,7 @@ class CausalLM(CachedHFBackbone):
             t: times in [0, 1], one per sequence or per position, which are ignored.
             clean: with blocks, the tokens of the same positions: each block of z attends to the clean ones before it.
             present: False at padding, which is never attended to; by default there is none. Padding counts in blocks.
-            cache: with blocks, the tokens in front of z, from ``prefill``.
+            cache: with blocks, the tokens in front of z, from ``prefill``; or the rest, from ``prefill_around``.
 
         Raises:
             ValueError: if the shapes disagree, the sequences are longer than ``max_length``, or a CPU tensor holds a
@@ -148,31 +149,30 @@ class CausalLM(CachedHFBackbone):
         *,
         clean: Int[Tensor, "B L"] | None = None,
         present: Bool[Tensor, "B L"] | None = None,
-        cache: Recall | None = None,
+        cache: Kept | None = None,
     ) -> Float[Tensor, "B L D"]:
         """Compute the output layer's input; arguments as in a call."""
-        self._check(z, t, [z.shape[:1], z.shape], "(B,) or (B, L)", 0 if cache is None else cache.length)
+        self._check(z, t, [z.shape[:1], z.shape], "(B,) or (B, L)", sum(places(cache)))
         options = dict(clean=clean, present=present, cache=cache)
         for name, value in options.items():
             if isinstance(value, Tensor) and value.shape != z.shape:
                 raise ValueError(f"{name} has shape {tuple(value.shape)}: must have that of z, {tuple(z.shape)}")
         given = [name for name, value in options.items() if value is not None]
-        if len(given) > 1 or ((clean is not None or cache is not None) and not self.block_size):
+        if len(given) > 1 or (not self.block_size and (clean is not None or isinstance(cache, Recall))):
             raise ValueError(
                 f"{', '.join(given)}: at most one of them, clean and cache with blocks; block_size={self.block_size}"
             )
         if cache is not None:
-            check_cache(cache, Recall)
+            check_cache(cache, Recall, WindowCache)
             cache.check(self, z, self.dtype)
         features, _ = self._row(z, clean, present, cache)
         last, length = None if cache is None else cache.last, z.shape[1]
         return shifted(features, length, self.block_size, present, last) if self.shift else features[:, :length]
 
     def _row(
-        self, z: Tensor, clean: Tensor | None = None, present: Tensor | None = None, cache: Recall | None = None
+        self, z: Tensor, clean: Tensor | None = None, present: Tensor | None = None, cache: Kept | None = None
     ) -> tuple[Float[Tensor, "B n D"], Any]:
-        """Run the network on a row, clean tokens after the states; return its output and transformers' new cache."""
-        length, first = z.shape[1], 0 if cache is None else cache.length
+        length, (first, behind) = z.shape[1], places(cache)
         x = self.embed(z if clean is None else torch.cat([z, clean], 1))
         own = torch.arange(first, first + length, device=z.device).repeat(1 if clean is None else 2)[None]
         options: dict[str, Any] = {"position_ids": own if present is None else (present.cumsum(1) - 1).clamp_min(0)}
@@ -183,7 +183,7 @@ class CausalLM(CachedHFBackbone):
             options |= {} if present is None else {"attention_mask": present.long()}
         else:
             share = self.sight if self.training else 1.0
-            seen = seen_by(x.shape[1], length, self.block_size, share, z.device, first)[None, None]
+            seen = seen_by(x.shape[1], length, self.block_size, share, z.device, first, behind)[None, None]
             if present is not None:
                 # padding attends to itself, as a softmax over no keys is undefined
                 seen = seen & present[:, None, None, :] | torch.eye(length, dtype=torch.bool, device=z.device)

@@ -1,5 +1,6 @@
-"""Key/value cache for causal language models of Hugging Face."""
+"""Key/value caches for causal language models of Hugging Face."""
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -10,8 +11,7 @@ from ddlib_models.dit.checks import check_blocks
 from ddlib_models.dit.layers import dtype_of
 from ddlib_models.hf.base import HFBackbone, transformers_of
 from ddlib_models.kv_cache import KVCacheBase
-
-Pair = tuple[Float[Tensor, "B H n K"], Float[Tensor, "B H n K"]]
+from ddlib_models.window_cache import Pair, WindowCache, check_window, places
 
 
 class Recall(KVCacheBase):
@@ -48,10 +48,16 @@ class Recall(KVCacheBase):
         return other
 
 
-class CachedHFBackbone(HFBackbone):
-    """A blockwise network with a cache of keys and values of finished blocks, a ``ddlib.typing.BlockDenoiser``."""
+Kept = Recall | WindowCache
+"""A cache of the tokens in front of a row, or of the positions around it."""
 
+
+class CachedHFBackbone(HFBackbone):
+    """A network with caches of keys and values, a ``ddlib.typing.BlockDenoiser`` and a ``WindowDenoiser``."""
+
+    attention: str
     block_size: int
+    shift: int
 
     def prefill(self, x: Int[Tensor, "B n"], cache: Recall | None = None) -> Recall:
         """Compute keys and values of tokens, for the tokens that follow them.
@@ -76,19 +82,59 @@ class CachedHFBackbone(HFBackbone):
                 cache.check(self, x, self.dtype)
             if not x.shape[1]:
                 return cache
-            features, kept = self._row(x, cache=cache)
-            if any(layer.get_seq_length() != cache.length + x.shape[1] for layer in kept.layers):
-                raise ValueError(
-                    f"{self._name} does not keep keys and values of every word: dd.sample(keep=False) reads them again"
-                )
-            pairs = tuple((layer.keys, layer.values) for layer in kept.layers)
+            pairs, features = self._keys(x, cache)
             return cache.grown(x, pairs, features[:, -1:])
 
-    def extend(self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: Recall) -> Float[Tensor, "B n V"]:
-        """Compute logits of states z that follow the cached tokens: one or more blocks, the last may be shorter.
+    def prefill_around(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], start: int, stop: int) -> WindowCache:
+        """Compute keys and values of the positions around a window, for other states in it.
+
+            extend(z[:, start:stop], t, prefill_around(z, t, start, stop)) = model(z, t)   in the window
+
+        For other states of the window ``extend`` is approximate: with attention to all positions the keys and values
+        around it would change too, and with ``shift=1`` the features in front of it.
+
+        Args:
+            z: states of the full sequence, (B, L).
+            t: times, which are ignored.
+            start: first position of the window.
+            stop: first position behind it.
 
         Raises:
-            ValueError: as in a call; the cache is of other weights, sequences or dtype.
+            ValueError: no window of z; ``attention="causal"``; a network that does not cache keys and values of all
+                its layers.
+        """
+        check_window(z, start, stop)
+        if self.attention == "causal":
+            raise ValueError("attention='causal': what is behind a window has no effect on it, so there is no cache")
+        self._check(z, t, [z.shape[:1], z.shape], "(B,) or (B, L)")
+        with torch.inference_mode(False), torch.no_grad():
+            found, features = self._keys(z, WindowCache(z, self, 0, z.shape[1], (), dtype=self.dtype))
+            pairs = tuple((around(keys, start, stop), around(values, start, stop)) for keys, values in found)
+            last = features[:, max(start - 1, 0) : start] if self.shift else features[:, :0]
+            return WindowCache(z, self, start, stop, pairs, last, dtype=self.dtype)
+
+    def _keys(self, x: Tensor, cache: Kept) -> tuple[tuple[Pair, ...], Float[Tensor, "B n D"]]:
+        """Return keys and values of each layer behind the cached tokens, and the features."""
+        features, kept = self._row(x, cache=cache)
+        if any(layer.get_seq_length() != sum(places(cache)) + x.shape[1] for layer in kept.layers):
+            raise ValueError(
+                f"{self._name} does not keep keys and values of every word: dd.sample(keep=False) reads them again"
+            )
+        return tuple((layer.keys, layer.values) for layer in kept.layers), features
+
+    @abstractmethod
+    def _row(
+        self, z: Tensor, clean: Tensor | None = None, present: Tensor | None = None, cache: Kept | None = None
+    ) -> tuple[Float[Tensor, "B n D"], Any]:
+        """Run the network on a row; return its output and transformers' new cache."""
+
+    def extend(self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: Kept) -> Float[Tensor, "B n V"]:
+        """Compute logits of states z that follow the cached tokens: one or more blocks, the last may be shorter.
+
+        Or those at the window of the cache, see ``prefill_around``.
+
+        Raises:
+            ValueError: as in a call; the cache is of other weights, sequences, window or dtype.
         """
         logits: Tensor = self(z, t, cache=cache)
         return logits
@@ -98,6 +144,11 @@ class CachedHFBackbone(HFBackbone):
         """Dtype that the network computes in at present, which an enclosing autocast may set."""
         return dtype_of(self.decoder)
 
-    def opened(self, cache: Recall) -> Any:
+    def opened(self, cache: Kept) -> Any:
         """Return a transformers cache with these keys and values; writing to it does not change this one."""
         return transformers_of(self).DynamicCache(cache.pairs or None)
+
+
+def around(x: Float[Tensor, "B H L K"], start: int, stop: int) -> Float[Tensor, "B H n K"]:
+    """Return the keys or values of the positions before a window, followed by those behind it; a copy."""
+    return torch.cat([x[:, :, :start], x[:, :, stop:]], 2)

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ddlib.parameterization.logits import meaning
-from ddlib.typing import BlockDenoiser, SplitDenoiser
+from ddlib.typing import BlockDenoiser, SplitDenoiser, WindowDenoiser
 from ddlib_models.hub.family import Family
 from ddlib_models.hub.special_tokens import Special
 from ddlib_models.io.constants import Constants
@@ -113,6 +113,19 @@ class Halves(Adapted):
         return weight, barred if bias is None else bias + barred
 
 
+class Windowed(Halves):
+    """Adapter of a split network with a cache around a window, a ``ddlib.typing.WindowDenoiser``."""
+
+    def prefill_around(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], start: int, stop: int) -> Any:
+        """Compute the cache of the positions around a window."""
+        self.special.check(z)
+        return self.network.prefill_around(z, self._times(z, t), start, stop)
+
+    def extend(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Any) -> Float[Tensor, "B L V"]:
+        """Compute logits of the states in the window."""
+        return self(z, t, cache=cache)
+
+
 class Blockwise(Adapted):
     """Adapter of a blockwise network, a ``ddlib.typing.BlockDenoiser``."""
 
@@ -187,6 +200,8 @@ def adapted(network: nn.Module, special: Special, family: Family) -> nn.Module:
         network.parameterization = meaning(network, family.parameterization)
         return network.eval()
     blocks = bool(getattr(network, "block_size", 0)) and isinstance(network, BlockDenoiser)
-    kind = Blockwise if blocks else Halves if isinstance(network, SplitDenoiser) else Adapted
     shift = family.shift - getattr(network, "shift", 0)  # the part that the network does not apply itself
+    kind = Blockwise if blocks else Halves if isinstance(network, SplitDenoiser) else Adapted
+    if kind is Halves and not shift and isinstance(network, WindowDenoiser):
+        kind = Windowed
     return kind(network, special, shift, family.parameterization, family.timed).eval()

@@ -22,7 +22,7 @@ from recipes.model_io import LoadedModel, held_out, make_sampler
 
 COLOURS = (plot.BLUE, plot.ORANGE, plot.GREEN, plot.VERMILION, plot.DARK, "#CC79A7", "#56B4E9", "#B8A800")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-METHODS = ("forward", "features", "features_at", "prefill", "extend")
+METHODS = ("forward", "features", "features_at", "prefill", "prefill_around", "extend")
 """Methods by which samplers evaluate a network, see ``ddlib.typing``."""
 
 

@@ -15,6 +15,7 @@ from ddlib.paces import Pace
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.samplers import Ending, EndOfText, Settled
 from ddlib.samplers.runtime.loop import check_memory, check_paced
+from ddlib.samplers.runtime.reuse import check_reuse, reuse_of
 from ddlib.typing import Denoiser
 from recipes.config import at_least, fitting, make_pace, own_times
 from recipes.engine.model_protocols import served
@@ -38,6 +39,9 @@ class Sampling:
     """Steps of the sampler; at a pace of blocks those of each block."""
     pace: str | None = None
     """Schedule of positions: together, blocks:size=16, left_to_right, ...; by default as the model was trained."""
+    keep: str | None = None
+    """Approximate cache at a pace of blocks: prefix, dual, or dual:refresh=4, refreshed after 4 calls of a block. By
+    default exact caches alone; recipes.cache_error measures the error."""
     sampler: str = "ancestral"
     """A name that ``python -m ddlib`` lists or package.module:object, with options: ancestral:force_transition=true"""
     temperature: Scheduled = 1.0
@@ -86,6 +90,8 @@ class Sampling:
         check_sampler(self.sampler)
         if self.pace is not None:
             make_pace(self.pace)
+        if self.keep is not None:
+            reuse_of(self.keep)
 
     def named(self, saved: LoadedModel) -> Pace:
         """Return the pace of the options, or that of the model.
@@ -122,7 +128,7 @@ class Sampling:
 
         Raises:
             ValueError: as in ``order`` and ``make_sampler``; a sampler that does not support the pace; ``memory`` with
-                a model, guidance or pace that has none.
+                a model, guidance or pace that has none; a cache that the pace or the network does not support.
         """
         pace, sampler = self.order(saved, length), make_sampler(saved, self.sampler)
         if pace.block is not None or own_times(pace, length):
@@ -135,6 +141,11 @@ class Sampling:
                 check_memory(Capabilities.of(self.conditioned(saved, saved.denoiser)), sampler, pace)
             except TypeError as error:
                 raise ValueError(f"memory=True: {error}") from error
+        if self.keep is not None:
+            try:
+                check_reuse(reuse_of(self.keep), pace, Capabilities.of(saved.denoiser), sampler)
+            except TypeError as error:
+                raise ValueError(f"keep={self.keep!r}: {error}") from error
         return pace
 
     def endings(self, saved: LoadedModel) -> list[Ending]:
@@ -240,6 +251,7 @@ def draw(
         compact=lengths is None and front is None,
         pace=sampling.course(saved, length - lead),
         memory=sampling.memory,
+        keep=True if sampling.keep is None else sampling.keep,
         generator=dd.KeyedGenerator(seed, NOISE, index),
         on_step=on_step,
     )

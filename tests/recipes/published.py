@@ -32,7 +32,12 @@ class Published:
 
 
 def publish_tiny(
-    folder: Path, process: dict | None = None, packed: bool = False, pace: str = "together", wrap: bool = False
+    folder: Path,
+    process: dict | None = None,
+    packed: bool = False,
+    pace: str = "together",
+    wrap: bool = False,
+    depth: int = 1,
 ) -> Published:
     """A network with random weights in ``folder``/run, its text in ``folder``/data."""
     text = folder / "text.jsonl"
@@ -44,7 +49,7 @@ def publish_tiny(
         data=Data(corpus=corpus, folder=folder / "data", length=LENGTH, packed=packed, wrap=wrap),
         process=process or dict(kind="mdlm"),
         pace=pace,
-        model=dict(kind="dit", dim=16, depth=1, heads=2, cond_dim=8, pad_to=1),
+        model=dict(kind="dit", dim=16, depth=depth, heads=2, cond_dim=8, pad_to=1),
         loss=Loss(parameterization="posterior"),  # not what ddlib takes if nobody tells it
         optimizer=Optimizer(lr=1e-3),
         output=Output(folder=folder / "run"),

@@ -21,7 +21,20 @@ import yaml
 import ddlib as dd
 from ddlib.plugins.config import keys
 from ddlib.utils.renamed import Renamed
-from recipes import adapt, clusters, evaluate, frontier, generate, lm1b, owt, plot, prepare, quickstart, train
+from recipes import (
+    adapt,
+    cache_error,
+    clusters,
+    evaluate,
+    frontier,
+    generate,
+    lm1b,
+    owt,
+    plot,
+    prepare,
+    quickstart,
+    train,
+)
 from recipes.config import RunContext, recipe_yaml
 
 HERE = Path(__file__).parent
@@ -164,7 +177,7 @@ def command_flags():
     }
     found |= {
         f"recipes.{m.__name__.rpartition('.')[2]}": flags(m.main, "--help")
-        for m in (frontier, plot, prepare, quickstart)
+        for m in (cache_error, frontier, plot, prepare, quickstart)
     }
     trains = {"recipes.owt": owt.main, "recipes.lm1b": lm1b.main}
     asked = {name: name.split() for name in variants()}

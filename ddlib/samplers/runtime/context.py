@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ddlib.samplers.runtime.model import FullContext
+from ddlib.samplers.runtime.reuse import Reuse
 from ddlib.typing import Denoiser, Times, Tokens
 
 
@@ -121,4 +122,76 @@ class CachedContext(WindowContext):
             return self.cache
         if self._some is None or not torch.equal(self._some[0], rows):
             self._some = rows.clone(), self.cache.rows(rows)
+        return self._some[1]
+
+
+class ReusingContext(WindowContext):
+    """Model input with a window for a ``WindowDenoiser``: keys and values around it from earlier calls.
+
+    Each sequence counts its own calls, so that its result does not depend on the other sequences of the batch.
+
+    Args:
+        denoiser: a denoiser with ``prefill_around`` and ``extend``.
+        before: (B, n) tokens before the window.
+        after: (B, m) as in ``WindowContext``.
+        behind: (B, m) as in ``WindowContext``.
+        times: (B, m) as in ``WindowContext``.
+        reuse: which keys and values are reused, and for how many calls.
+    """
+
+    def __init__(
+        self, denoiser: Denoiser, before: Tokens, after: Int64[Tensor, "B m"], behind: Tensor, times: Tensor,
+        reuse: Reuse,
+    ) -> None:  # fmt: skip
+        super().__init__(denoiser, before, after, behind, times)
+        self.reuse = reuse
+        self._cache: Any = None
+        self._slot = torch.full_like(before.new_empty(len(before)), -1)  # row of the cache of each sequence
+        self._calls = torch.zeros_like(self._slot)  # with the present row
+        self._some: tuple[Tensor, Any] | None = None
+
+    def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
+        inside, times, cache = self._inside(z, t, rows)
+        return self.denoiser.extend(inside, times, cache)[:, : z.shape[1]]  # type: ignore[attr-defined]
+
+    def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
+        inside, times, cache = self._inside(z, t, rows)
+        return self.denoiser.features(inside, times, cache=cache)[:, : z.shape[1]]  # type: ignore[attr-defined]
+
+    def features_at(self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None) -> Tensor:
+        inside, times, cache = self._inside(z, t, rows)
+        return self.denoiser.features_at(inside, times, positions, cache=cache)  # type: ignore[attr-defined]
+
+    def _inside(self, z: Tokens, t: Times, rows: Tensor | None) -> tuple[Tensor, Tensor, Any]:
+        """Return states and times that are evaluated, and the cache of the others, computed again where it is due."""
+        rows = torch.ones_like(self._slot, dtype=torch.bool) if rows is None else rows
+        whole, times = self._whole(z, t, rows)
+        end = self.first + z.shape[1] if self.reuse.suffix else whole.shape[1]
+        due = self._slot < 0
+        if self.reuse.refresh is not None:
+            due = due | (self._calls >= self.reuse.refresh)
+        if bool((due := due & rows).any()):
+            fresh = self.denoiser.prefill_around(  # type: ignore[attr-defined]
+                whole[due[rows]], times[due[rows]], self.first, end
+            )
+            self._put(due, fresh)
+        self._calls += rows
+        return whole[:, self.first : end], times[:, self.first : end], self._of(rows)
+
+    def _put(self, due: Tensor, fresh: Any) -> None:
+        """Store the cache of some sequences."""
+        stays = (self._slot >= 0) & ~due
+        kept = int(stays.sum())
+        self._cache = self._cache.rows(self._slot[stays]).joined(fresh) if kept else fresh
+        self._slot[stays] = torch.arange(kept, device=due.device)
+        self._slot[due] = torch.arange(kept, kept + int(due.sum()), device=due.device)
+        self._calls[due], self._some = 0, None
+
+    def _of(self, rows: Tensor) -> Any:
+        """Return the cache of selected sequences, in their order; the last selection is kept."""
+        slot = self._slot[rows]
+        if torch.equal(slot, torch.arange(int((self._slot >= 0).sum()), device=slot.device)):
+            return self._cache
+        if self._some is None or not torch.equal(self._some[0], slot):
+            self._some = slot, self._cache.rows(slot)
         return self._some[1]

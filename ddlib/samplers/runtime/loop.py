@@ -11,9 +11,10 @@ from torch import Tensor
 from ddlib.paces import Pace
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.samplers.base import Sampler, SamplingContext, State, at
-from ddlib.samplers.runtime.context import CachedContext, WindowContext
+from ddlib.samplers.runtime.context import CachedContext, ReusingContext, WindowContext
 from ddlib.samplers.runtime.logit_processors import Truncation
 from ddlib.samplers.runtime.model import FullContext, ModelWrapper
+from ddlib.samplers.runtime.reuse import Reuse
 from ddlib.samplers.stopping import Ending
 from ddlib.typing import BlockDenoiser, Times, Tokens
 from ddlib.utils.random import Generator, KeyedGenerator, rand
@@ -34,8 +35,8 @@ class SamplingCall(SamplingContext):
     """Function that is called after each step; None for none."""
     pace: Pace | None
     """Order of the positions; None for one time for all."""
-    keep: bool
-    """Whether a ``typing.BlockDenoiser`` caches its computations for earlier blocks."""
+    keep: bool | Reuse
+    """Whether a ``typing.BlockDenoiser`` caches its computations for earlier blocks, or the rule of another cache."""
 
 
 def draw_tokens(call: SamplingCall) -> Tokens:
@@ -221,14 +222,16 @@ class BlockContexts:
     Args:
         network: the model wrapper of the whole sequence.
         size: positions of a block.
-        keep: whether a ``BlockDenoiser`` caches its computations for earlier blocks.
+        keep: whether a ``BlockDenoiser`` caches its computations for earlier blocks, or the rule of an approximate
+            cache. A ``BlockDenoiser`` has the exact one in place of it.
     """
 
-    def __init__(self, network: ModelWrapper, size: int, keep: bool) -> None:
+    def __init__(self, network: ModelWrapper, size: int, keep: bool | Reuse) -> None:
         self.denoiser, able = network.denoiser, network.capabilities
         # the denoiser ignores everything behind its own blocks
         self.short = able.block_size > 0 and size % able.block_size == 0
-        self.keeps = keep and self.short and able.caches_blocks
+        self.keeps = bool(keep) and self.short and able.caches_blocks
+        self.reuse = None if self.keeps or isinstance(keep, bool) else keep
         self.cache: Any = None
 
     def at(self, before: Tokens, after: Tensor, behind: Tensor, times: Tensor) -> FullContext:
@@ -237,6 +240,8 @@ class BlockContexts:
             done = 0 if self.cache is None else self.cache.words.shape[1]
             self.cache = cast(BlockDenoiser, self.denoiser).prefill(before[:, done:], self.cache)
             return CachedContext(self.denoiser, before, after, self.cache)
+        if self.reuse is not None and (before.shape[1] or (self.reuse.suffix and behind.shape[1])):
+            return ReusingContext(self.denoiser, before, after, behind, times, self.reuse)
         kept = 0 if self.short else behind.shape[1]
         return WindowContext(self.denoiser, before, after, behind[:, :kept], times[:, :kept])
 
