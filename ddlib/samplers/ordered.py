@@ -68,6 +68,11 @@ class OrderedSampler(Sampler):
         return not defined_below(self, OrderedSampler, "noise")
 
     @property
+    def replaces_tokens(self) -> bool:
+        """True if tokens may be replaced after they are drawn: sequences then have no likelihood in closed form."""
+        return False
+
+    @property
     def uses_predictions(self) -> bool:
         """True if the choice depends on the child distributions; False saves evaluations at other positions."""
         return True
