@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ddlib.samplers.base import SamplingContext, State, level_process
 from ddlib.samplers.ordered import Expected, OrderedSampler, levels
-from ddlib.typing import Tokens
+from ddlib.typing import Times, Tokens
 from ddlib.utils.random import rand
 from ddlib.utils.validation import check_count, check_number, require
 
@@ -137,6 +137,9 @@ class Confidence(OrderedSampler):
         after = super().step(run, state._replace(memo=expected), k)
         left = torch.where(full, torch.where(changed.any(1), left - 1, 0), left)
         return State(torch.where(changed, edited, after.z), after.t, Edits(expected, left))
+
+    def time_of(self, run: SamplingContext, state: State) -> Times:
+        return super().time_of(run, state if self.edit is None else state._replace(memo=state.memo.expected))
 
     def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
         picked = super().select_rows(state, rows)

@@ -181,6 +181,9 @@ class OrderedSampler(Sampler):
         )
         return State(z, model_time(run, z, state.memo), state.memo)
 
+    def time_of(self, run: SamplingContext, state: State) -> Times:
+        return model_time(run, state.z, state.memo)
+
     def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
         """Return the state of selected rows; the memo has no axis of rows."""
         return state._replace(z=state.z[rows], t=state.t[rows])

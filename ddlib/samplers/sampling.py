@@ -11,6 +11,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.processes.base import check_process
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler
+from ddlib.samplers.lengths import Length
 from ddlib.samplers.runtime.logit_processors import LogitProcessors, Scheduled, Truncation
 from ddlib.samplers.runtime.loop import SamplingCall, check_guided, draw_along_pace, draw_tokens
 from ddlib.samplers.runtime.model import ModelWrapper
@@ -42,6 +43,7 @@ def sample(
     compact: bool = True,
     pace: Pace | None = None,
     keep: bool = True,
+    length: Length | None = None,
     generator: Generator = None,
     seeds: Sequence[int] | None = None,
     device: torch.device | str | None = None,
@@ -81,6 +83,8 @@ def sample(
             pace they are those of each of its parts. The denoiser then takes times (B, L).
         keep: whether a ``ddlib.typing.BlockDenoiser`` caches its computations for earlier blocks. The tokens are the
             same; the cache saves time and takes memory.
+        length: rule that lengthens and shortens each sequence while it is drawn, such as ``RhoEOS`` and ``Daedal``; L
+            is then the largest length. The prompt holds tokens at the beginning alone. None for sequences of length L.
         generator: source of randomness.
         seeds: (B,) in place of ``generator``, one for each row: a sequence depends on its seed and not on the batch.
         device: where to sample; default the prompt's, else the process's.
@@ -121,6 +125,10 @@ def sample(
         ending.check(process)
         if not sampler.supports_stopping:
             raise TypeError(f"endings holds {ending!r}, which {sampler!r} cannot serve: a row is several texts there")
+    if length is not None:
+        if not isinstance(length, Length):
+            raise TypeError(f"length is {length!r}, must be a ddlib.samplers.Length object such as RhoEOS(word)")
+        length.check(process, sampler)
     vetoes = [ending.forbids for ending in endings]
     processors = LogitProcessors(process, forbidden, repetition_penalty, vetoes, shape[1])
     target = torch.device(device) if device is not None else process.device if prompt is None else prompt.device
@@ -128,11 +136,13 @@ def sample(
 
     model = ModelWrapper(process, denoiser, parameterization, compact, processors if processors else None)
     check_guided(model, sampler, plain=truncation.idle and not processors)
+    if length is not None and model.capabilities.has_step_distribution:
+        raise TypeError(f"length is {length!r}, and {denoiser!r} steers the law of z_s: steer on='words'")
     run = SamplingCall(
         process, model, truncation.at(1.0), _grid(steps, times).to(target), free,
         generator if seeds is None else _seeded(seeds, generator, shape[0], target),
         sampler=sampler, fixed=fixed, truncation=truncation, endings=tuple(endings), on_step=on_step,
-        pace=pace, keep=keep,
+        pace=pace, keep=keep, length=length,
     )  # fmt: skip
     fixed = draw_tokens(run) if pace is None else draw_along_pace(run)
     for ending in endings:

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from ddlib.paces import Pace
 from ddlib.samplers.base import Sampler, SamplingContext, State, at
+from ddlib.samplers.lengths import Length
 from ddlib.samplers.runtime.context import CachedContext, WindowContext
 from ddlib.samplers.runtime.logit_processors import Truncation
 from ddlib.samplers.runtime.model import FullContext, ModelWrapper
+from ddlib.samplers.runtime.resizing import Resizing
 from ddlib.samplers.stopping import Ending
 from ddlib.typing import BlockDenoiser, Times, Tokens
 from ddlib.utils.random import Generator, KeyedGenerator, rand
@@ -35,6 +37,8 @@ class SamplingCall(SamplingContext):
     """Order of the positions; None for one time for all."""
     keep: bool
     """Whether a ``typing.BlockDenoiser`` caches its computations for earlier blocks."""
+    length: Length | None = None
+    """Rule for the lengths of the sequences; None for the shape's."""
 
 
 def draw_tokens(call: SamplingCall) -> Tokens:
@@ -42,6 +46,7 @@ def draw_tokens(call: SamplingCall) -> Tokens:
     run, sampler, drawn = call, call.sampler, call.free
     fixed, free = call.fixed, call.free
     memos: list[Any] = [None for _ in call.endings]
+    resizing = None if call.length is None else Resizing(call.length, call, sampler)
     state = sampler.init(run)
     for k in range(-1, run.steps):
         if k >= 0:
@@ -49,6 +54,9 @@ def draw_tokens(call: SamplingCall) -> Tokens:
             run = run if sharpen is run.sharpen else replace(run, sharpen=sharpen)
             state = _step(run, state, k)
         state = state._replace(z=torch.where(free, state.z, fixed))
+        if resizing is not None and k < run.steps - 1:
+            context, state = resizing(run, state, k)
+            run, fixed, free = cast(SamplingCall, context), state.z, context.free
         if k < run.steps - 1:
             for i, ending in enumerate(call.endings):
                 tokens, done, memos[i] = ending.finished(run, state, drawn, memos[i])
@@ -56,7 +64,7 @@ def draw_tokens(call: SamplingCall) -> Tokens:
                 run, state = replace(run, free=free), state._replace(z=torch.where(free, state.z, fixed))
         if call.on_step is not None:
             call.on_step(k, state.t, state.z)
-        if call.endings and not bool(free.any()):
+        if (call.endings or resizing is not None) and not bool(free.any()):
             return fixed
     run = replace(run, sharpen=call.truncation.at(0.0))
     return torch.where(free, sampler.finalize(run, state), fixed)
@@ -136,6 +144,8 @@ def check_paced(pace: Pace, sampler: Sampler) -> None:
 def _check_pace(run: SamplingCall, pace: Pace) -> None:
     """Raise TypeError unless sampler and denoiser support the pace."""
     check_paced(pace, run.sampler)
+    if run.length is not None:
+        raise TypeError(f"length is {run.length!r} and pace is {pace!r}, must be Together(): a row changes as a whole")
     able = run.network.capabilities
     able.check_time_input(0, repr(pace))
     if able.has_step_distribution:
