@@ -48,20 +48,23 @@ def draw_tokens(call: SamplingCall) -> Tokens:
     memos: list[Any] = [None for _ in call.endings]
     resizing = None if call.length is None else Resizing(call.length, call, sampler)
     state = sampler.init(run)
+    if resizing is not None:
+        run, state = resizing(run, state._replace(z=torch.where(free, state.z, fixed)), -1)
+        fixed, free = state.z, run.free
     for k in range(-1, run.steps):
         if k >= 0:
             sharpen = call.truncation.at(float(run.times[k]))
             run = run if sharpen is run.sharpen else replace(run, sharpen=sharpen)
             state = _step(run, state, k)
         state = state._replace(z=torch.where(free, state.z, fixed))
-        if resizing is not None and k < run.steps - 1:
-            context, state = resizing(run, state, k)
-            run, fixed, free = cast(SamplingCall, context), state.z, context.free
         if k < run.steps - 1:
             for i, ending in enumerate(call.endings):
                 tokens, done, memos[i] = ending.finished(run, state, drawn, memos[i])
                 fixed, free = torch.where(done & free, tokens, fixed), free & ~done
                 run, state = replace(run, free=free), state._replace(z=torch.where(free, state.z, fixed))
+        if resizing is not None and 0 <= k < run.steps - 1:
+            run, state = resizing(run, state, k)
+            fixed, free = state.z, run.free
         if call.on_step is not None:
             call.on_step(k, state.t, state.z)
         if (call.endings or resizing is not None) and not bool(free.any()):

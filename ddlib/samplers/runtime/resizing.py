@@ -1,7 +1,7 @@
 """Changes of the lengths of rows between the steps of a sampler."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from jaxtyping import Bool, Int64
@@ -10,6 +10,8 @@ from torch import Tensor
 from ddlib.samplers.base import Sampler, SamplingContext, State
 from ddlib.samplers.lengths.base import Canvas, Length
 from ddlib.utils.validation import require
+
+C = TypeVar("C", bound=SamplingContext)
 
 
 class Resizing:
@@ -42,7 +44,7 @@ class Resizing:
         )
         self.filled = given.sum(1)
 
-    def __call__(self, run: SamplingContext, state: State, k: int) -> tuple[SamplingContext, State]:
+    def __call__(self, run: C, state: State, k: int) -> tuple[C, State]:
         """Return the context and the state for step k + 1, after step k; the state before the first step is k = -1.
 
         Positions outside of the window are not free for a step.
@@ -67,7 +69,7 @@ class Resizing:
             self.window = canvas.inside
         free = self.window & ~canvas.closed & ~canvas.done[:, None]
         self.canvas = replace(canvas, run=replace(canvas.run, free=free))
-        return self.canvas.run, self.canvas.state
+        return cast(C, self.canvas.run), self.canvas.state
 
     def _begin(self, run: SamplingContext, state: State) -> Canvas:
         shape = state.z.shape
