@@ -12,7 +12,7 @@ from torch import Tensor
 import ddlib as dd
 from ddlib.guidance import ClassifierFree
 from ddlib.paces import Pace
-from ddlib.samplers import Ending, EndOfText, Settled
+from ddlib.samplers import Ending, EndOfText, Length, Settled
 from ddlib.samplers.runtime.loop import check_paced
 from ddlib.typing import Denoiser
 from recipes.config import at_least, fitting, make_pace, own_times
@@ -186,6 +186,7 @@ def draw(
     sampler: dd.samplers.Sampler | None = None,
     lengths: Int[Tensor, " B"] | None = None,
     lead: int = 0,
+    rule: Length | None = None,
 ) -> Int[Tensor, "B L"]:
     """Draw samples with the noise of these indices: each is independent of the others in the batch.
 
@@ -202,6 +203,7 @@ def draw(
             that ``leaves_out``.
         lead: tokens at the front of the prompt, (B, P), which a model that ``leads`` encodes separately; ``on_step``
             and the sampler get only the positions behind them.
+        rule: rule for lengths up to ``length``, behind the ``lead``; None for that length.
 
     Raises:
         ValueError: a pace that the sequences, the network or the sampler do not support.
@@ -230,6 +232,7 @@ def draw(
         parameterization=getattr(denoiser, "parameterization", None) or saved.parameterization,
         compact=lengths is None and front is None,
         pace=sampling.course(saved, length - lead),
+        length=rule,
         generator=dd.KeyedGenerator(seed, NOISE, index),
         on_step=on_step,
     )
