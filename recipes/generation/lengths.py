@@ -16,6 +16,8 @@ from recipes.model_io import LoadedModel, make_sampler
 
 RULES: Mapping[str, type[Length]] = {"auto": RhoEOS, "rho_eos": RhoEOS, "daedal": Daedal}
 """Rules by name."""
+MOST = 1024
+"""Default for the largest length, where the model knows more."""
 FILLED = ("word", "fill")
 """Arguments of a rule that the model gives."""
 
@@ -58,12 +60,12 @@ class FoundLength:
         return name.replace("-", "_"), {key.strip(): parse(value.strip()) for key, _, value in pairs}
 
     def limit(self, saved: LoadedModel) -> int:
-        """Return the largest length, by default that of the model.
+        """Return the largest length, by default that of the model, at most ``MOST``.
 
         Raises:
             ValueError: more tokens than the model supports.
         """
-        most: int = self._parsed[1].get("max", saved.length)
+        most: int = self._parsed[1].get("max", min(saved.length, MOST))
         if most > saved.length:
             raise ValueError(f"length={self.text!r}: max must be at most {saved.length}, which {saved.name} knows")
         return most

@@ -28,7 +28,7 @@ from ddlib.samplers import (
 from ddlib.samplers.runtime.context import RaggedContext
 from ddlib.schedules import Linear
 
-pytestmark = pytest.mark.usefixtures("as_users_call")  # many calls of many shapes
+pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of many shapes
 V, END = 5, 4
 MASK = V
 PROCESS = Masked(V, Linear())
@@ -317,6 +317,9 @@ def test_levels_of_a_tree_and_split_networks(rule):
 
 def test_features_at_some_positions_are_those_of_the_row():
     class Sparse:
+        def __call__(self, z, t):
+            return self.features(z, t)
+
         def features(self, z, t):
             return z[..., None].double().cumsum(1)
 

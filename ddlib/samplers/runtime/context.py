@@ -90,7 +90,7 @@ class CachedContext(WindowContext):
 class RaggedContext(FullContext):
     """Model input without the columns behind the length of each row; the denoiser is called once per length.
 
-    Its output is 0 at those columns and at rows of length 0.
+    Its output has the columns of the longest row. It is 0 behind the others and at rows of length 0.
 
     Args:
         denoiser: ``(z, t) -> logits``, split or not.
@@ -107,11 +107,14 @@ class RaggedContext(FullContext):
         column = torch.arange(z.shape[1], device=z.device)
         return torch.where(column < self.lengths[:, None], z, self.unknown)
 
+    def width(self, length: int) -> int:
+        return int(self.lengths.max())
+
     def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        return self._each(super().logits, z, t, rows, z.shape[1])
+        return self._each(super().logits, z, t, rows, self.width(z.shape[1]))
 
     def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        return self._each(super().features, z, t, rows, z.shape[1])
+        return self._each(super().features, z, t, rows, self.width(z.shape[1]))
 
     def features_at(self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None) -> Tensor:
         at = super().features_at
