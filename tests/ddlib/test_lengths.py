@@ -16,6 +16,7 @@ from ddlib.samplers import (
     Ancestral,
     Confidence,
     Daedal,
+    Ending,
     EndOfText,
     EntropyBounded,
     Euler,
@@ -185,9 +186,12 @@ def test_rho_eos_is_the_published_loop_call_by_call(density, block, slope):
 
 
 def test_changes_end_after_some_steps():
-    options = {"start": 12, "step": 2, "positions": 8, "density": "last", "block": 64}
-    free, ended = (compare(RhoEOS, published_rho_eos, 1, 0.3, **options, changes=changes) for changes in (64, 2))
-    assert free[:3] == ended[:3] and free[3:] != ended[3:] and len({*ended[2:]}) == 1
+    options = {"start": 12, "step": 1, "positions": 8, "density": "last", "block": 64}
+    free = compare(RhoEOS, published_rho_eos, 1, 0.3, **options)
+    for changes in range(1, 6):
+        ended = compare(RhoEOS, published_rho_eos, 1, 0.3, **options, changes=changes)
+        assert free[: changes + 1] == ended[: changes + 1] and len({*ended[changes:]}) == 1
+    assert len({*free[:6]}) == 3
 
 
 def draw(rule, sampler=None, rows=4, size=22, seeds=None, slope=0.3, **options):
@@ -257,6 +261,11 @@ def test_limits_of_the_length(rule):
     assert wide.shape == (2, 3) and (wide < V).all()
 
 
+def test_the_largest_change_is_eight_times_the_step():
+    _, widths = draw(RhoEOS(END, start=2, step=1, low=0.95, high=1.0), slope=-3.0, size=40)
+    assert widths[:4] == [2, 10, 18, 26]
+
+
 @every_rule
 def test_few_steps_complete_every_row(rule):
     for steps in (1, 2, 3):
@@ -268,14 +277,17 @@ def test_few_steps_complete_every_row(rule):
 
 
 def test_a_finished_row_is_not_evaluated_any_more():
-    network = Endings(3, 0.5)
+    """A row is evaluated once per step in which it has masks."""
+    network, unfinished = Endings(3, 0.5), []
     prompt = torch.tensor([[1, 0, 2, 3, 1, 1, 2, 0, MASK, MASK], [1] + [MASK] * 9])
-    dd.sample(PROCESS, network, (2, 10), Confidence(per_step=1), 20, prompt, infill=True, length=RhoEOS(END, start=2))
-    rows = [len(z) for z in network.inputs]
-    assert sum(rows) < 2 * len(rows)
-    whole = torch.tensor([[1, 2, 3]])
+    dd.sample(
+        PROCESS, network, (2, 10), Confidence(per_step=1), 20, prompt, infill=True, length=RhoEOS(END, start=2),
+        on_step=lambda k, t, z: unfinished.append(int((z == MASK).any(1).sum())),
+    )  # fmt: skip
+    assert sum(len(z) for z in network.inputs) == sum(unfinished) and {0, 1, 2} == {*unfinished}
+    whole, calls = torch.tensor([[1, 2, 3]]), len(network.inputs)
     assert torch.equal(dd.sample(PROCESS, network, (1, 3), GREEDY, 9, whole, length=RhoEOS(END)), whole)
-    assert len(network.inputs) == len(rows)
+    assert len(network.inputs) == calls
 
 
 def test_rows_hold_another_token_behind_their_end():
@@ -373,6 +385,24 @@ def test_a_rule_is_one_class():
     assert repr(Doubling(END, start=3)) == "Doubling(word=4, start=3, block=None, fill=4)"
 
 
+class Last(Ending):
+    """Fixes the last of three positions before the first step."""
+
+    def finished(self, run, state, drawn, memo):
+        return torch.ones_like(state.z), torch.arange(9).expand(1, 9) == (2 if memo is None else 9), True
+
+
+def test_positions_that_an_ending_fixed_move_with_their_tokens():
+    rule, states = Doubling(END, start=3, fill=0), []
+    network = Endings(0, -1.0)
+    words = dd.sample(
+        PROCESS, network, (1, 9), Confidence(per_step=1, edit=0.0), 20, length=rule, endings=[Last()],
+        temperature=0.0, forbidden=[1], on_step=lambda k, t, z: states.append(z[0].tolist()),
+    )  # fmt: skip
+    assert states[0] == [MASK, MASK, 1] + [0] * 6 and states[1][2:] == [MASK, MASK, MASK, 1, 0, 0, 0]
+    assert (words[0, :5] < V).all() and not (words[0, :5] == 1).any() and words[0, 5:].tolist() == [1, 0, 0, 0]
+
+
 def refused(rule, process=PROCESS, sampler=GREEDY, **options):
     return dd.sample(process, Endings(), (2, 12), sampler, 5, length=rule, **options)
 
@@ -392,7 +422,8 @@ test_refused = refuses(r"""
     refused(RhoEOS(4, block=3), sampler=Ancestral()) | TypeError | block of RhoEOS\(.*\) is 3, and Ancestral.* by times
     refused(RULE, prompt=GAP, infill=True)
         | ValueError | length is RhoEOS\(.*\) and prompt holds tokens behind a gap, must hold them at the beginning
-    refused(RULE, pace=dd.paces.Blocks(4)) | TypeError | length is RhoEOS\(.*\) and pace is Blocks.*, must be Together\(\)
+    refused(RULE, pace=dd.paces.Blocks(4))
+        | TypeError | length is RhoEOS\(.*\) and pace is Blocks.*, must be Together\(\)
     refused(RULE, sampler=Ancestral(), pace=dd.paces.LeftToRight()) | TypeError | must be Together\(\)
     RhoEOS(4, start=0) | ValueError | start is 0, must be at least 1
     RhoEOS(4, block=0) | ValueError | block is 0, must be at least 1
