@@ -189,6 +189,7 @@ def known_runs(options: Namespace) -> Mapping[tuple[Any, ...], Run]:
 
 
 def missing(runs: Iterable[tuple[str, float, int, Recipe]], options: Namespace) -> list[Recipe]:
-    """Return the runs of a budget, or of all budgets, that the result file does not have."""
+    """Return the unfinished runs of a budget, or of all budgets, that the result file does not have."""
     known, budget = known_runs(options), options.budget
-    return [given for *key, given in runs if budget in (None, key[1]) and tuple(key) not in known]
+    found = [given for *key, given in runs if budget in (None, key[1]) and tuple(key) not in known]
+    return [given for given in found if not finished(given)]

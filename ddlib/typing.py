@@ -155,6 +155,21 @@ class OwnTimes(Protocol):
 
 
 @runtime_checkable
+class TakesMemory(SplitDenoiser, Protocol):
+    """A split denoiser whose ``features`` take their own result of the previous call (self-conditioning).
+
+    It must be a denoiser without a previous call too: ``memory=None``, for which rows of zeros may stand.
+    """
+
+    takes_memory: bool
+    """True; missing or False in a network without memory."""
+
+    def features(self, z: Tensor, t: Tensor, *, memory: Tensor | None = None) -> Tensor:
+        """Return the input of the output layer, (B, L, D), given that of the previous call, of the same shape."""
+        ...
+
+
+@runtime_checkable
 class BlockDenoiser(Protocol):
     """A backbone with block-causal attention: positions attend to their block and to all earlier blocks, to none later.
 

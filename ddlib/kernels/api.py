@@ -119,9 +119,10 @@ def linear_training_loss(
     ``scale`` may be a tensor (B * L,) with one factor per token. With ``per_token`` the loss of every token is returned
     too, detached and not multiplied by ``scale``.
 
-    ``observe`` reads logits that the loss depends on, without a second product: it is called with the columns of a
-    block (None for all), the indices of rows in the flattened batch, and their logits, which it must not change. It is
-    not called for rows that other kernels compute: those of child logits, and on CUDA.
+    ``observe`` reads the logits that the loss depends on, without a second product or softmax: it is called with the
+    columns of a block (None for all), the indices of rows in the flattened batch, and their log-probabilities over
+    these columns, which it must not change. It is not called for rows that other kernels compute: those of child
+    logits, and on CUDA.
 
     In the mode "edges", child logits need one family of siblings for each edge below the state of a position; token
     logits need all tokens for states above the first level. On CUDA this mode does not use the kernels of

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy, Map
 from ddlib.kernels.subset_logsumexp import to_softmax
-from ddlib.kernels.tile import Divergence, Rows
+from ddlib.kernels.tile import Divergence, Reader, Rows
 from ddlib.processes.hierarchical_kl import children
 
 Derive = Callable[[Tensor, Tensor], None]
@@ -33,11 +33,15 @@ class Statistics(Divergence):
     def __init__(self, hierarchy: Hierarchy, shares: Callable[[Rows], Tensor] | None = None) -> None:
         self.hierarchy, self.shares = hierarchy, shares
 
-    def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
+    def __call__(
+        self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
+    ) -> Float[Tensor, "n"]:
         edge, word = self.hierarchy.maps[0], rows.x[:, None]
         assert isinstance(edge, Map)  # see ``dispatch``
         log_px, log_finest, to_logits = (
-            _plain(edge, logits, word, derive) if edge.spread is None else _perturbed(edge, edge.spread, logits, word)
+            _plain(edge, logits, word, derive, read)
+            if edge.spread is None
+            else _perturbed(edge, edge.spread, logits, word, read)
         )
         shares = None if self.shares is None else self.shares(rows)[:, None]
         with torch.set_grad_enabled(derive):
@@ -52,10 +56,12 @@ class Statistics(Divergence):
         return value.detach()
 
 
-def _perturbed(edge: Map, spread: Tensor, logits: Tensor, word: Tensor) -> tuple[Tensor, Tensor, Derive]:
+def _perturbed(
+    edge: Map, spread: Tensor, logits: Tensor, word: Tensor, read: Reader | None
+) -> tuple[Tensor, Tensor, Derive]:
     """Return log p(x), log u_1 and their backward function; ``logits`` become probabilities."""
     log_px = logits.gather(1, word)
-    log_px = log_px - to_softmax(logits)[:, None]
+    log_px = log_px - to_softmax(logits, read)[:, None]
     finest = edge.push(logits)
 
     def to_logits(by_token: Tensor, by_cluster: Tensor) -> None:
@@ -67,14 +73,14 @@ def _perturbed(edge: Map, spread: Tensor, logits: Tensor, word: Tensor) -> tuple
     return log_px, finest.log(), to_logits
 
 
-def _plain(edge: Map, logits: Tensor, word: Tensor, derive: bool) -> tuple[Tensor, Tensor, Derive]:
+def _plain(edge: Map, logits: Tensor, word: Tensor, derive: bool, read: Reader | None) -> tuple[Tensor, Tensor, Derive]:
     """As ``_perturbed`` if only higher edges have xi < 1: in log space, since a cluster's mass may underflow."""
     target = logits.gather(1, word)
     # log_push to a single cluster assumes normalised input, but these logits are not normalised
     mass = edge.log_push(logits) if edge.num_parents > 1 else logits.logsumexp(1, keepdim=True)
     lowest = torch.finfo(mass.dtype).min  # for clusters in which all tokens are impossible
     within = (logits - mass.clamp_min(lowest).index_select(1, edge.parents)).exp_() if derive else logits
-    total = to_softmax(logits)[:, None]
+    total = to_softmax(logits, read)[:, None]
 
     def to_logits(by_token: Tensor, by_cluster: Tensor) -> None:
         # d log u_1(c) / d log p(v) = p(v) / u_1(c) for v in c

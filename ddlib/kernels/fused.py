@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import singledispatch
+from functools import partial, singledispatch
 from typing import Any, NamedTuple
 
 import torch
@@ -106,9 +106,8 @@ def _block(block: Block, work: Work) -> None:
         multiply(h, matrix, offset, logits)
         for slab_index, narrow in zip(index.split(slab), logits.split(slab), strict=True):
             wide = narrow.to(values.dtype) if block.divergence.wide else narrow
-            if block.observe is not None:
-                block.observe(block.columns, slab_index, wide)
-            values[slab_index] = block.divergence(wide, rows.take(slab_index), gradients is not None)
+            read = None if block.observe is None else partial(block.observe, block.columns, slab_index)
+            values[slab_index] = block.divergence(wide, rows.take(slab_index), gradients is not None, read)
             if wide is not narrow and gradients is not None:
                 narrow.copy_(wide)
         if gradients is None or scale is None:

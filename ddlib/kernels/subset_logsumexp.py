@@ -16,7 +16,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
-from ddlib.kernels.tile import Block, Divergence, Rows
+from ddlib.kernels.tile import Block, Divergence, Reader, Rows
 from ddlib.parameterization.tree_softmax import Grouping
 
 
@@ -31,7 +31,9 @@ class Range(Divergence):
     def __init__(self, group: Callable[[Rows], Tensor], inner: Callable[[int], Tensor]) -> None:
         self.group, self.inner = group, inner
 
-    def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
+    def __call__(
+        self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
+    ) -> Float[Tensor, "n"]:
         below, shares, first = logits.new_empty(len(logits)), [], 0
         groups, counts = self.group(rows).unique_consecutive(return_counts=True)
         for number, count in zip(groups.tolist(), counts.tolist(), strict=True):
@@ -41,7 +43,7 @@ class Range(Divergence):
             if derive:
                 shares.append((slice(first, first + count), columns, part.softmax(1)))
             first += count
-        outer = to_softmax(logits) if derive else logits.logsumexp(1)
+        outer = to_softmax(logits, read) if derive or read else logits.logsumexp(1)
         for group_rows, columns, share in shares:
             logits[group_rows].index_add_(1, columns, share, alpha=-1)
         return (outer - below).clamp_min(0)  # rounding
@@ -57,10 +59,12 @@ class WordIn(Divergence):
     def __init__(self, position: Int64[Tensor, "V"]) -> None:
         self.position = position
 
-    def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
+    def __call__(
+        self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
+    ) -> Float[Tensor, "n"]:
         column = self.position[rows.x][:, None]
         target = logits.gather(1, column).squeeze(1)
-        outer = to_softmax(logits) if derive else logits.logsumexp(1)
+        outer = to_softmax(logits, read) if derive or read else logits.logsumexp(1)
         if derive:
             logits.scatter_add_(1, column, torch.full_like(column, -1, dtype=logits.dtype))
         return (outer - target).clamp_min(0)
@@ -100,8 +104,17 @@ def _inner(level: int, top: bool, here: Grouping, below: Grouping) -> Divergence
     return Range(lambda rows: below.parents[rows.x], lambda child: position[below.members(child)])
 
 
-def to_softmax(logits: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
-    """Replace logits by their softmax and return their LSE; accurate, since the largest probability is at least 1/K."""
-    largest, where = logits.max(1)
+def to_softmax(logits: Float[Tensor, "n K"], read: Reader | None = None) -> Float[Tensor, "n"]:
+    """Replace logits by their softmax and return their LSE; accurate, since the largest probability is at least 1/K.
+
+    Args:
+        logits: overwritten.
+        read: function to call with the log-probabilities; the results have the same bits without it.
+    """
+    kept = None if read is None else logits.clone()
+    largest = logits.amax(1)
     torch.softmax(logits, 1, out=logits)
-    return largest - logits.gather(1, where[:, None]).squeeze(1).log()
+    total = largest - logits.amax(1).log()
+    if read is not None and kept is not None:
+        read(kept.sub_(total[:, None]))
+    return total

@@ -13,7 +13,11 @@ from ddlib.typing import Logits, PerToken, Times, Tokens
 
 Formula = Callable[[Logits, Tokens, Tokens, Times], PerToken]
 Observer = Callable[[Tensor | slice | None, Tensor, Tensor], None]
-"""Function of the columns of a block (None for all), the indices (n,) of some of its rows, and their logits (n, K)."""
+"""Function of the columns of a block (None for all), the indices (n,) of some of its rows, and their normalised
+log-probabilities over these columns (n, K)."""
+
+Reader = Callable[[Tensor], None]
+"""Function of normalised log-probabilities (n, K): an ``Observer`` of known columns and rows."""
 
 
 class Rows(NamedTuple):
@@ -35,13 +39,16 @@ class Divergence(ABC):
     """True if half-precision logits must be cast to float32 first."""
 
     @abstractmethod
-    def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
+    def __call__(
+        self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
+    ) -> Float[Tensor, "n"]:
         """Compute the divergence of each row in nats.
 
         Args:
             logits: logits of the block's columns, float32 or float64 if ``wide``; overwritten.
             rows: the rows they belong to.
             derive: whether to write d divergence / d logits into ``logits``.
+            read: function to call with the log-probabilities, from the normaliser that the divergence computes anyway.
         """
 
 
@@ -51,7 +58,11 @@ class Dense(Divergence):
     def __init__(self, formula: Formula) -> None:
         self.formula = formula
 
-    def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
+    def __call__(
+        self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
+    ) -> Float[Tensor, "n"]:
+        if read is not None:
+            read(logits.log_softmax(1))
         with torch.set_grad_enabled(derive):
             given = logits.detach()[:, None].clone().requires_grad_(derive)
             value = self.formula(given, rows.x[:, None], rows.z[:, None], rows.t).squeeze(1)
@@ -75,4 +86,4 @@ class Block(Part):
     """Indices of the columns, None for all."""
     divergence: Divergence
     observe: Observer | None = None
-    """Function that reads the logits before they are overwritten; None for none."""
+    """Function that reads the log-probabilities of the rows; None for none."""

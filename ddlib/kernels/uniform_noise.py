@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ddlib.kernels.tile import Divergence, Rows
+from ddlib.kernels.tile import Divergence, Reader, Rows
 from ddlib.processes.interpolating import Interpolating
 from ddlib.processes.mixture import log1p_exp
 
@@ -20,12 +20,16 @@ class Evidence(Divergence):
     def __init__(self, process: Interpolating) -> None:
         self.process = process
 
-    def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
+    def __call__(
+        self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
+    ) -> Float[Tensor, "n"]:
         x, z = rows.x[:, None], self.process.token_at(rows.z[:, None])
         ratio = self.process.log_ratio(rows.t).to(logits.dtype)[:, None]
         largest = logits.amax(1, keepdim=True)
         scratch = (logits - largest).exp_()
         log_p = logits.sub_(largest + scratch.sum(1, keepdim=True).log_())
+        if read is not None:
+            read(log_p)
         torch.add(log_p, ratio, out=scratch)
         others = log1p_exp(scratch, out=scratch).scatter_(1, x, 0.0).sum(1, keepdim=True)
         with torch.set_grad_enabled(derive):

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
-from ddlib.typing import BlockDenoiser, ChildDenoiser, GuidedDenoiser, OwnTimes, SparseDenoiser, SplitDenoiser
+from ddlib.typing import (
+    BlockDenoiser,
+    ChildDenoiser,
+    GuidedDenoiser,
+    OwnTimes,
+    SparseDenoiser,
+    SplitDenoiser,
+    TakesMemory,
+)
 from ddlib.utils.validation import warn_once
 
 _EMPTY = CellType()  # a closure variable without a value yet
@@ -41,6 +49,8 @@ class Capabilities:
     """True for a ``typing.SparseDenoiser``, whose features can be restricted to some positions."""
     has_tree: bool
     """True for a ``typing.ChildDenoiser`` that predicts the children of a tree."""
+    takes_memory: bool
+    """True for a ``typing.TakesMemory``, whose features can depend on those of the previous call."""
     has_step_distribution: bool
     """True for a ``typing.GuidedDenoiser`` that defines the distribution of the next state directly."""
     modules: tuple[nn.Module, ...]
@@ -63,6 +73,7 @@ class Capabilities:
             is_split=is_split,
             is_sparse=is_split and isinstance(denoiser, SparseDenoiser),
             has_tree=is_split and isinstance(denoiser, ChildDenoiser) and denoiser.tree is not None,
+            takes_memory=isinstance(denoiser, TakesMemory) and bool(denoiser.takes_memory),
             has_step_distribution=steers,
             modules=tuple(_modules(denoiser)),
             parts=dict(heard) if isinstance(heard, Mapping) else {},

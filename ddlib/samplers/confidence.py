@@ -128,7 +128,7 @@ class Confidence(OrderedSampler):
         if self.edit is None:
             return super().step(run, state, k)
         (expected, left), level = state.memo, levels(run, state.z)
-        run.network.cache_last = True
+        run.network.cache_last = run.network.sight.repeatable
         edited = state.z.clone()
         for part in run.network.at(state.z, state.t, run.free & (level == 0) & (left > 0)[:, None]):
             best, token = part.words(torch.zeros_like(part.z))[:, 0].softmax(-1).max(-1)
@@ -145,8 +145,8 @@ class Confidence(OrderedSampler):
         picked = super().select_rows(state, rows)
         return picked if self.edit is None else picked._replace(memo=state.memo._replace(left=state.memo.left[rows]))
 
-    def confidence(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
-        return _SCORES[self.score].of(law)
+    def confidence(self, log_probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
+        return _SCORES[self.score].of(log_probs)
 
     def noise(self, run: SamplingContext, z: Tokens) -> Float64[Tensor, "B L"]:
         if not self.temperature:
@@ -172,17 +172,30 @@ class Confidence(OrderedSampler):
 
 
 _BY_TIMES = ("expected", "rounded")
+_GROUPS, _ROWS = 32, 64
 
 
 def entropy(log_probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
     """Compute the entropies of distributions from normalised log-probabilities, in nats."""
-    # clamped, so that 0 log 0 = 0
-    return -torch.linalg.vecdot(log_probs.exp(), log_probs.clamp_min(torch.finfo(log_probs.dtype).min))
+    least = torch.finfo(log_probs.dtype).min  # clamped, so that 0 log 0 = 0
+    parts = log_probs.split(_ROWS)  # small enough for the processor's cache
+    return -torch.cat([torch.linalg.vecdot(part.exp(), part.clamp_min(least)) for part in parts])
 
 
 def _margin(log_probs: Tensor) -> Tensor:
-    best = log_probs.topk(min(2, log_probs.shape[-1]), -1).values.exp()
+    best = _two_largest(log_probs).exp()
     return best[:, 0] - best[:, 1:].sum(-1)
+
+
+def _two_largest(values: Float[Tensor, "n K"]) -> Float[Tensor, "n k"]:
+    """Return the two largest entries of each row: ``topk``, which is slow over thousands of columns on a CPU."""
+    width = values.shape[-1] // _GROUPS
+    if width < 2:
+        return values.topk(min(2, values.shape[-1]), -1).values
+    groups = values[:, : _GROUPS * width].unflatten(-1, (_GROUPS, width))
+    best, where = groups.amax(1).topk(2, -1)  # maxima of every width-th column, vectorised
+    inside = groups.gather(2, where[:, None, :1].expand(-1, _GROUPS, 1)).squeeze(2)
+    return torch.cat([inside, best[:, 1:], values[:, _GROUPS * width :]], -1).topk(2, -1).values
 
 
 class _Score(NamedTuple):

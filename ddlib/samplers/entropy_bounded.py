@@ -41,8 +41,8 @@ class EntropyBounded(OrderedSampler):
     def examples(cls) -> Sequence[Self]:
         return [cls(0.0), cls(1.0), cls(math.inf)]
 
-    def confidence(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
-        return -entropy(law)
+    def confidence(self, log_probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
+        return -entropy(log_probs)
 
     def select(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
         entropies = -score

@@ -91,8 +91,8 @@ class InOrder(OrderedSampler):
             ranks = _APART * (ranks // self.pace.size)
         return -ranks.to(z.device, torch.float64).expand(z.shape)
 
-    def confidence(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
-        return super().confidence(law) if self._inside is None else self._inside.confidence(law)
+    def confidence(self, log_probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
+        return super().confidence(log_probs) if self._inside is None else self._inside.confidence(log_probs)
 
     def choose(
         self,

@@ -8,13 +8,15 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.processes import LevelProcess
+from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.base import Sampler, SamplingContext, State, level_process
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.runtime.reverse_step import apply_predictions, child_log_probs
 from ddlib.typing import Times, Tokens
 from ddlib.utils.renamed import Renamed
+from ddlib.utils.validation import require
 
+_RANDOM_NOISE = "train on random noise, ddlib.training_loss, for other processes"
 _GRID = 257
 """Number of times at which the expected level is tabulated; in between it is interpolated."""
 
@@ -77,13 +79,13 @@ class OrderedSampler(Sampler):
         """True if the choice depends on the child distributions; False saves evaluations at other positions."""
         return True
 
-    def confidence(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
+    def confidence(self, log_probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
         """Compute the scores of child distributions from their normalised log-probabilities.
 
         Positions with the highest scores descend first, those with equal scores in order of position. By default all
         scores are equal; a sampler that never needs them states False in ``uses_predictions``.
         """
-        return law.new_zeros(len(law))
+        return log_probs.new_zeros(len(log_probs))
 
     @abstractmethod
     def select(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
@@ -221,3 +223,32 @@ def model_time(run: SamplingContext, z: Tokens, expected: Expected) -> Times:
     share = ((mean - edges[above - 1]) / torch.where(rise > 0, rise, 1.0)).clamp(0, 1)
     t = torch.lerp(times[above - 1], times[above], share)
     return torch.where(mean >= edges[-1], 1.0, t)
+
+
+def check_order(process: ForwardProcess, order: Sampler) -> None:
+    """Raise unless rows of the process can descend in this order: the process starts at the mask alone.
+
+    Raises:
+        TypeError: a sampler without an order; a process without levels.
+        ValueError: a process that does not start at the mask; an order whose choice depends on a time grid, or
+            that edits tokens.
+    """
+    if not isinstance(order, OrderedSampler):
+        raise TypeError(
+            f"order is {order!r}, must be a sampler that chooses which position goes next, such as Confidence() or "
+            f"LeftToRight(); {_RANDOM_NOISE}"
+        )
+    if not isinstance(process, LevelProcess):
+        raise TypeError(f"an order needs a process with levels, {process!r} has none; {_RANDOM_NOISE}")
+    require(
+        process.levels[-1] == 1 and process.exact_ends,
+        f"an order needs a process that starts at the mask alone, {process!r} does not; {_RANDOM_NOISE}",
+    )
+    require(
+        not order.replaces_tokens,
+        f"order is {order!r}, must leave tokens as they are drawn: edit is for sampling alone, leave it out",
+    )
+    require(
+        not order.by_times,
+        f"order is {order!r}, must choose without a time grid, which training does not have: leave out per_step",
+    )

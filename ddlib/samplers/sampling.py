@@ -12,8 +12,9 @@ from ddlib.processes.base import check_process
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler
 from ddlib.samplers.lengths import Length
+from ddlib.samplers.runtime.context import MemoryContext
 from ddlib.samplers.runtime.logit_processors import LogitProcessors, Scheduled, Truncation
-from ddlib.samplers.runtime.loop import SamplingCall, check_guided, draw_along_pace, draw_tokens
+from ddlib.samplers.runtime.loop import SamplingCall, check_guided, check_memory, draw_along_pace, draw_tokens
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.samplers.stopping import Ending
 from ddlib.typing import Denoiser, Tokens
@@ -44,6 +45,7 @@ def sample(
     pace: Pace | None = None,
     keep: bool = True,
     length: Length | None = None,
+    memory: bool = False,
     generator: Generator = None,
     seeds: Sequence[int] | None = None,
     device: torch.device | str | None = None,
@@ -85,6 +87,9 @@ def sample(
             same; the cache saves time and takes memory.
         length: rule that lengthens and shortens each sequence while it is drawn, such as ``RhoEOS`` and ``Daedal``; L
             is then the largest length. The prompt holds tokens at the beginning alone. None for sequences of length L.
+        memory: whether each call of the network takes the features of the sequence's previous call, for a
+            ``ddlib.typing.TakesMemory`` such as ``DiT(memory=True)``. Without it the network is called as ``bound``
+            and ``likelihood`` call it, without memory.
         generator: source of randomness.
         seeds: (B,) in place of ``generator``, one for each row: a sequence depends on its seed and not on the batch.
         device: where to sample; default the prompt's, else the process's.
@@ -94,7 +99,8 @@ def sample(
     Raises:
         TypeError, ValueError: an invalid shape, steps, grid, prompt, seeds, temperature or truncation; forbidden
             tokens that are all tokens of a cluster; logits as in ``nelbo``; a sampler that does not support the
-            process; a pace that does not support the length, the sampler or the denoiser.
+            process; a pace that does not support the length, the sampler or the denoiser; ``memory`` with a denoiser
+            without, blocks, particles or ``compact=False``.
     """
     sampler = Ancestral() if sampler is None else sampler
     for name, value in (("prompt", prompt), ("times", times)):
@@ -129,12 +135,17 @@ def sample(
         if not isinstance(length, Length):
             raise TypeError(f"length is {length!r}, must be a ddlib.samplers.Length object such as RhoEOS(word)")
         length.check(process, sampler)
+        if memory:
+            raise TypeError(f"length is {length!r} and memory is True, must be False: features belong to positions")
     vetoes = [ending.forbids for ending in endings]
     processors = LogitProcessors(process, forbidden, repetition_penalty, vetoes, shape[1])
     target = torch.device(device) if device is not None else process.device if prompt is None else prompt.device
     fixed, free = _prompt(process, prompt, tuple(shape), infill, target)
 
     model = ModelWrapper(process, denoiser, parameterization, compact, processors if processors else None)
+    if memory:
+        check_memory(model.capabilities, sampler, pace, compact)
+        model = model.within(MemoryContext(denoiser))
     check_guided(model, sampler, plain=truncation.idle and not processors)
     if length is not None and model.capabilities.has_step_distribution:
         raise TypeError(f"length is {length!r}, and {denoiser!r} steers the law of z_s: steer on='words'")

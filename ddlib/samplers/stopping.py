@@ -136,7 +136,7 @@ class Settled(Ending):
         process, (z, t, _) = run.process, state
         unsure = run.free & ((z >= process.vocab_size) | process.reachable_from_all_tokens(z))
         tokens, entropies = z.clone(), torch.zeros(z.shape, dtype=torch.float64, device=z.device)
-        run.network.cache_last = True
+        run.network.cache_last = run.network.sight.repeatable
         for part in run.network.at(z, t, unsure):
             logits = part.words(torch.zeros_like(part.z))
             log_probs = posterior_logits(process, logits, part.z[:, None], part.t)[:, 0].log_softmax(-1)

@@ -1,6 +1,6 @@
 """Training states along the order of a sampler, with true tokens in place of drawn ones."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,15 +12,14 @@ from ddlib.parameterization.logits import Parameterization
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess, unchanged
 from ddlib.samplers.base import Sampler, SamplingContext, level_process
-from ddlib.samplers.ordered import OrderedSampler, model_time
+from ddlib.samplers.ordered import OrderedSampler, check_order, model_time
 from ddlib.samplers.runtime.model import ModelWrapper, Predictions
 from ddlib.samplers.runtime.reverse_step import Uniforms
 from ddlib.typing import Denoiser, PaddingMask, Tokens
 from ddlib.utils.random import KeyedGenerator, rand
-from ddlib.utils.validation import check_count, check_padding, check_shape, require
+from ddlib.utils.validation import check_count, check_padding, check_shape
 from ddlib.weightings import Constant
 
-_INSTEAD = "train on random noise, ddlib.training_loss, for other processes"
 _ROWS, _HELD = 64, 1 << 22
 """Number of one-hot distributions, and of logits, in memory at a time."""
 _AGES, _FIRST, _LATER = range(3)
@@ -34,7 +33,8 @@ class TrainingRows:
     batch is a sequence x with its current states z. One network call gives the loss at z and the scores by which the
     order chooses the positions that descend next. These take their true states (teacher forcing), and a finished row is
     replaced by a new sequence. No further call is needed. The minimiser of the loss at a state is unchanged; the states
-    that are visited change (PUMA, arXiv 2602.10314, for masks; here for every hierarchy, theory section 18).
+    that are visited change (PUMA, arXiv 2602.10314, for masks; here for every hierarchy, theory section 18). As there,
+    a new sequence begins with a few tokens at random positions: fewer than ``per_step`` edges.
 
     A loop calls the network at ``z`` and ``t``, ``training_loss`` with ``loss_options``, then ``step`` and
     ``replace``. Rows begin at states of different progress, spread evenly over the batch.
@@ -98,7 +98,9 @@ class TrainingRows:
         state = order.init(self._run(_AGES))
         self._memo = state.memo
         self.z, self.t, self._score = torch.where(self.free, state.z, x), state.t, self._unknown()
-        self._spread()
+        # rows of different progress, so that not all of them are young together
+        number = torch.div(self._edges * self.index, self.total, rounding_mode="floor")
+        self._descend_at_random(number, self._run(_FIRST))
         self._current = self._run(_LATER)
 
     def loss_options(self, mode: str = "standard") -> dict[str, Any]:
@@ -128,25 +130,35 @@ class TrainingRows:
         """Number of edges that remain at each position, 0 at tokens and at padding."""
         return torch.where(self.free, self.process.level_of(self.z), 0)
 
-    @torch.no_grad()
-    def observe(self, columns: Tensor | slice | None, index: Int64[Tensor, "n"], logits: Float[Tensor, "n K"]) -> None:
-        """Read scores of the order from logits at ``z`` and ``t``, so that ``step`` computes them for other rows only.
+    @property
+    def observe(self) -> Callable[[Tensor | slice | None, Tensor, Tensor], None] | None:
+        """Function that reads scores at ``z`` and ``t``, so that ``step`` computes them for other positions only.
 
-        An argument of ``linear_training_loss``, which computes these logits anyway. Child logits are not read.
-
-        Args:
-            columns: tokens of the logits; None for all.
-            index: (n,) indices of the positions in the flattened batch.
-            logits: (n, K) their logits.
+        An argument of ``linear_training_loss``, which normalises the logits anyway. None for an order without scores,
+        and for child logits, which are not read.
         """
         if not self.order.uses_predictions or isinstance(self.parameterization, Children):
-            return
+            return None
+        return self._observe
+
+    @torch.no_grad()
+    def _observe(
+        self, columns: Tensor | slice | None, index: Int64[Tensor, "n"], log_probs: Float[Tensor, "n K"]
+    ) -> None:
+        """Read scores of some positions, given by their indices in the flattened batch.
+
+        Args:
+            columns: tokens of the distributions; None for all.
+            index: (n,) indices of the positions.
+            log_probs: (n, K) log-probabilities over these tokens.
+        """
         b, i = index // self.z.shape[1], index % self.z.shape[1]
-        if columns is None or columns == slice(None):
-            part = Predictions(self._current.network, logits, b, i, self.z[b, i], self.t[b], self.z[b, :0])
+        whole = columns is None or columns == slice(None)
+        if self._depth == 1 or (not whole and bool((self.process.level_of(self.z[b, i][:, None]) == 1).all())):
+            score = self.order.confidence(log_probs).to(torch.float64)  # of all tokens under the states
+        elif whole:
+            part = Predictions(self._current.network, log_probs, b, i, self.z[b, i], self.t[b], self.z[b, :0])
             score = self.order.scores(self._current, part, self.levels)
-        elif bool((self.process.level_of(self.z[b, i][:, None]) == 1).all()):  # all tokens under the state
-            score = self.order.confidence(logits.log_softmax(-1)).to(torch.float64)
         else:
             return
         self._score[b, i] = score
@@ -180,7 +192,10 @@ class TrainingRows:
         return (self.levels == 0).all(-1)
 
     def replace(self, rows: Bool[Tensor, "B"] | Int64[Tensor, "n"], x: Tokens, mask: PaddingMask | None = None) -> None:
-        """Put new sequences into some rows; each begins as noise.
+        """Put new sequences into some rows; each begins with fewer than ``per_step`` edges descended, at random.
+
+        Their number is uniform, so that states with any number of open edges occur. Without these tokens an untrained
+        network scores all positions alike, and an order would start at the same positions in every sequence.
 
         Args:
             rows: (B,) bool or (n,) indices, the rows.
@@ -198,7 +213,10 @@ class TrainingRows:
         check_shape("x", x, (len(rows), self.x.shape[1]), f"(n, L) = {(len(rows), self.x.shape[1])}, one for each row")
         self.x[rows], self.free[rows] = x, torch.ones_like(x, dtype=torch.bool) if mask is None else mask
         self.z[rows] = torch.where(self.free[rows], self.process.num_states - 1, x)
-        self.t = model_time(self._current, self.z, self._memo)
+        number, run = torch.zeros_like(self.index), self._run(_FIRST)
+        share = rand((len(self.x),), run.generator, self.x.device)
+        number[rows] = (share * self._edges.clamp_max(self.per_step)).long()[rows]
+        self._descend_at_random(number, run)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the progress of all rows; with ``load_state_dict`` training resumes with identical results."""
@@ -244,12 +262,11 @@ class TrainingRows:
             b, i = some.unbind(1)
             yield Predictions(network, output[b, i], b, i, self.z[b, i], self.t[b], self.z[b, :0])
 
-    def _spread(self) -> None:
-        """Descend at random in proportion to the row's number, so that rows are not all young together."""
-        run, depth = self._run(_FIRST), self._depth
+    def _descend_at_random(self, number: Int64[Tensor, "B"], run: SamplingContext) -> None:
+        """Descend so many edges of each row, of rows without a token, and set the times."""
+        depth = self._depth
         u = rand((*self.x.shape, depth), run.generator, self.x.device)
         u = u.masked_fill(~self.free[..., None], 2.0).flatten(1)
-        number = torch.div(self._edges * self.index, self.total, rounding_mode="floor")
         down = (u.argsort(-1).argsort(-1) < number[:, None]).view(*self.x.shape, depth).sum(-1)
         for edge in range(depth):
             moves = down > edge
@@ -269,30 +286,6 @@ class TrainingRows:
                 known, self.z[at][:, None], self.t[at[0]], self.t[at[0]], target[at][:, None], uniforms.at(*at)
             )[:, 0]  # fmt: skip
         return result
-
-
-def check_order(process: ForwardProcess, order: Sampler) -> None:
-    """Raise unless rows of the process can descend in this order: the process starts at the mask alone.
-
-    Raises:
-        TypeError: a sampler without an order; a process without levels.
-        ValueError: a process that does not start at the mask; an order whose choice depends on a time grid.
-    """
-    if not isinstance(order, OrderedSampler):
-        raise TypeError(
-            f"order is {order!r}, must be a sampler that chooses which position goes next, such as Confidence() or "
-            f"LeftToRight(); {_INSTEAD}"
-        )
-    if not isinstance(process, LevelProcess):
-        raise TypeError(f"an order needs a process with levels, {process!r} has none; {_INSTEAD}")
-    require(
-        process.levels[-1] == 1 and process.exact_ends,
-        f"an order needs a process that starts at the mask alone, {process!r} does not; {_INSTEAD}",
-    )
-    require(
-        not order.by_times,
-        f"order is {order!r}, must choose without a time grid, which training does not have: leave out per_step",
-    )
 
 
 def _not_called(z: Tensor, t: Tensor) -> Tensor:

@@ -31,6 +31,18 @@ def check_indices(what: str, index: Tensor, size: int, name: str) -> None:
     check_range(what, index, 0, size, f"must lie in 0..{name}-1={size - 1}")
 
 
+def check_memory(memory: Tensor, shape: tuple[int, ...], taken: bool, plain: bool) -> None:
+    """Raise ValueError for features of a previous call that the network or the call does not take."""
+    if not taken:
+        raise ValueError("memory: must be None with memory=False, build it with memory=True")
+    if not plain:
+        raise ValueError("memory: not with clean or cache, whose tokens have no features of a previous call")
+    if memory.shape != shape:
+        raise ValueError(
+            f"memory has shape {tuple(memory.shape)}: expected (B, L, D) = {tuple(shape)}, that of features"
+        )
+
+
 def check_blocks(x: Tensor, block_size: int, vocab_size: int) -> None:
     """Raise unless ``x`` holds tokens in whole blocks."""
     if block_size == 0 or x.ndim != 2 or x.shape[1] % block_size:

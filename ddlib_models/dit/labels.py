@@ -157,6 +157,11 @@ class Conditioned:
         return self.model.block_size
 
     @property
+    def takes_memory(self) -> bool:
+        """True if the model takes the features of the previous call."""
+        return self.model.takes_memory
+
+    @property
     def parameterization(self) -> Any:
         """Meaning of the logits, as an attribute of the model states it; None if it states none."""
         return getattr(self.model, "parameterization", None)

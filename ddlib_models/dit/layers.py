@@ -45,6 +45,23 @@ class LayerNorm(nn.Module):
         return F.layer_norm(wide, self.weight.shape, self.weight.to(wide.dtype)).to(x.dtype)
 
 
+class MemoryInput(nn.Module):
+    r"""Features of the previous call as a further input, :math:`W\, \mathrm{norm}(h)`; W is zero at the start.
+
+    Self-conditioning (Chen et al. 2022, arXiv 2208.04202) by features in place of probabilities (arXiv 2510.19304).
+    There is no bias, so rows of zeros add nothing: a sequence without a previous call.
+
+    Shapes: (B, L, D) -> (B, L, D).
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.norm, self.weight = LayerNorm(dim), nn.Parameter(torch.zeros(dim, dim))
+
+    def forward(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+        return F.linear(self.norm(h), self.weight)
+
+
 def rotary_angles(
     length: int, head_dim: int, device: torch.device, base: float = 1e4, first: int = 0
 ) -> Float[Tensor, "L half"]:

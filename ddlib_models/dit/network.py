@@ -14,7 +14,7 @@ from ddlib_models.dit.embedding import SharedEmbedding, StateEmbedding, check_sh
 from ddlib_models.dit.heads import ChildHead, ClusterHead, WordHead
 from ddlib_models.dit.inputs import InputBuilder, Packing
 from ddlib_models.dit.labels import Conditioned, Label, LabelEmbedding
-from ddlib_models.dit.layers import Block, LayerNorm, Modulation, TimeEmbedding
+from ddlib_models.dit.layers import Block, LayerNorm, MemoryInput, Modulation, TimeEmbedding
 from ddlib_models.dit.positions import positions_of
 from ddlib_models.dit.tree_head import level_sizes, parents_of
 from ddlib_models.dit.trunk import Body
@@ -83,6 +83,8 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
             embedding. See ``ddlib_models.dit.positions``.
         shape: (H, W) of the pictures for "rope2d" and "learned": every sequence has H W positions, with blocks also
             fewer, its beginning. (L,) for "learned": at most L positions. () for "rope".
+        memory: whether calls may take the ``features`` of the previous call (self-conditioning), see ``MemoryInput``;
+            a fresh model does not depend on them.
         attention: a back end or its name, see ``ddlib_models.attention``.
 
     Raises:
@@ -92,7 +94,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
 
     unsaved = ("attention",)  # another machine may lack the back end, and the weights do not depend on it
     model_type = "ddlib-dit"
-    unsaved_defaults = ("num_classes", "label_dropout", "positions", "shape")
+    unsaved_defaults = ("num_classes", "label_dropout", "positions", "shape", "memory")
     own_times = True  # ddlib.typing.OwnTimes
 
     def __init__(
@@ -117,6 +119,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         label_dropout: float = 0.1,
         positions: str = "rope",
         shape: Sequence[int] = (),
+        memory: bool = False,
         attention: str | Attention = "sdpa",
     ) -> None:
         super().__init__()
@@ -151,6 +154,8 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         self.cluster_head = ClusterHead(dim, num_clusters, condition) if num_clusters else None
         self.labels = LabelEmbedding(num_classes, cond_dim, label_dropout) if num_classes else None
         self.positions = positions_of(positions, shape, dim, dim // heads)
+        self.takes_memory = memory
+        self.memory = MemoryInput(dim) if memory else None
         self.reader = InputBuilder(
             num_states, vocab_size, depth, dim // heads, block_size, self.attention, self.positions
         )
@@ -164,6 +169,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         clean: Int[Tensor, "B L"] | None = None,
         cache: Cache | None = None,
         label: Label = None,
+        memory: Float[Tensor, "B L D"] | None = None,
     ) -> Float[Tensor, "B L V"]:
         """Compute logits over tokens at every position.
 
@@ -177,14 +183,17 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
             cache: with blocks, the tokens in front of z, from ``prefill``; see ``extend``.
             label: with ``num_classes``, the class of each sequence, (B,) int64, or one int for all; of a pack, one per
                 packed sequence. -1 and None are the null class, i.e. no label.
+            memory: with ``memory=True``, the result of ``features`` at the previous call, of other states and times;
+                None, and rows of zeros, for no previous call.
 
         Raises:
             TypeError: a label that is neither int64 nor an int.
             ValueError: if the shapes disagree, or a CPU tensor holds a state or label out of range; ``clean`` without
                 blocks; a cache of other weights, sequences, labels or dtype; more than one of cu_seqlens, clean and
-                cache; a label without ``num_classes``, or none where ``label_dropout=0``.
+                cache; a label without ``num_classes``, or none where ``label_dropout=0``; ``memory`` of another
+                shape, with clean or cache, or without ``memory=True``.
         """
-        return self.head(self.features(z, t, cu_seqlens, clean=clean, cache=cache, label=label))
+        return self.head(self.features(z, t, cu_seqlens, clean=clean, cache=cache, label=label, memory=memory))
 
     def conditioned(self, label: Label) -> Conditioned:
         """Return the denoiser ``(z, t) -> logits`` at fixed labels, for samplers, bounds and guidance.
@@ -247,21 +256,6 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         """
         features, clusters = self.features_with_clusters(z, t, cu_seqlens, clean=clean, label=label)
         return self.head(features), clusters
-
-    def features_with_clusters(
-        self,
-        z: Int[Tensor, "B L"],
-        t: Float[Tensor, "*batch"],
-        cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
-        *,
-        clean: Int[Tensor, "B L"] | None = None,
-        label: Label = None,
-    ) -> tuple[Float[Tensor, "B L D"], Float[Tensor, "B L K"]]:
-        """Compute ``features`` and the logits of the auxiliary head over clusters in one pass."""
-        if self.cluster_head is None:
-            raise ValueError("num_clusters=0: the model has no head over clusters, build it with their number")
-        trunk = self._trunk(z, t, cu_seqlens, clean=clean, label=label)
-        return self._final(trunk), self.cluster_head(trunk.x, trunk.condition, trunk.owner)
 
     @torch.no_grad()
     def start_at(self, log_probs: Float[Tensor, " V"], vectors: Float[Tensor, "S D"]) -> None:

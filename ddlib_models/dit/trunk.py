@@ -7,17 +7,18 @@ from torch import Tensor, nn
 
 from ddlib_models.attention.backends import owners
 from ddlib_models.attention.masks import ByBlocks, within
-from ddlib_models.dit.checks import check_blocks, check_indices
+from ddlib_models.dit.checks import check_blocks, check_indices, check_memory
 from ddlib_models.dit.embedding import SharedEmbedding, StateEmbedding
+from ddlib_models.dit.heads import ClusterHead
 from ddlib_models.dit.inputs import InputBuilder, Packing, Trunk
 from ddlib_models.dit.labels import Label, LabelEmbedding, shown
-from ddlib_models.dit.layers import LayerNorm, Modulation, TimeEmbedding, modulate, pick
+from ddlib_models.dit.layers import LayerNorm, MemoryInput, Modulation, TimeEmbedding, modulate, pick
 from ddlib_models.dit.positions import Positions
 from ddlib_models.kv_cache import Cache, Store, check_cache
 
 
 class Body(nn.Module):
-    """Embedding, condition and layers of a DiT, with packing and key/value caching; no head.
+    """Embedding, condition and layers of a DiT, with packing and key/value caching; no head over tokens.
 
     The subclass creates these parts.
     """
@@ -28,7 +29,9 @@ class Body(nn.Module):
     blocks: nn.ModuleList
     norm: LayerNorm
     modulation: Modulation
+    cluster_head: ClusterHead | None
     positions: Positions
+    memory: MemoryInput | None
     reader: InputBuilder
 
     def features(
@@ -40,9 +43,26 @@ class Body(nn.Module):
         clean: Int[Tensor, "B L"] | None = None,
         cache: Cache | None = None,
         label: Label = None,
+        memory: Float[Tensor, "B L D"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """Compute the head's input, so that ``forward`` is ``head(features(...))``; for losses that fuse the head."""
-        return self._final(self._trunk(z, t, cu_seqlens, clean=clean, cache=cache, label=label))
+        return self._final(self._trunk(z, t, cu_seqlens, clean=clean, cache=cache, label=label, memory=memory))
+
+    def features_with_clusters(
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
+        *,
+        clean: Int[Tensor, "B L"] | None = None,
+        label: Label = None,
+        memory: Float[Tensor, "B L D"] | None = None,
+    ) -> tuple[Float[Tensor, "B L D"], Float[Tensor, "B L K"]]:
+        """Compute ``features`` and the logits of the auxiliary head over clusters in one pass."""
+        if self.cluster_head is None:
+            raise ValueError("num_clusters=0: the model has no head over clusters, build it with their number")
+        trunk = self._trunk(z, t, cu_seqlens, clean=clean, label=label, memory=memory)
+        return self._final(trunk), self.cluster_head(trunk.x, trunk.condition, trunk.owner)
 
     def features_at(
         self,
@@ -118,6 +138,7 @@ class Body(nn.Module):
         clean: Tensor | None = None,
         cache: Cache | None = None,
         label: Label = None,
+        memory: Tensor | None = None,
     ) -> Trunk:
         options = dict(cu_seqlens=cu_seqlens, clean=clean, cache=cache)
         given = [name for name, value in options.items() if value is not None]
@@ -139,6 +160,9 @@ class Body(nn.Module):
             cache.check_labels(classes)
         condition = self._condition(found.t, classes, found.owner)
         x = self.positions.added(self.embedding(found.z), found.index)
+        if memory is not None:
+            check_memory(memory, x.shape, self.memory is not None, clean is None and cache is None)
+            x = x + self.memory(memory)
         angles = self.positions.angles(found.index)
         *layers, (last, slot) = zip(self.blocks, found.slots, strict=True)
         for layer, kept in layers:

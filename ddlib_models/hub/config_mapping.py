@@ -1,4 +1,4 @@
-"""Third-party configurations mapped to those of transformers' classes: llada as Llama, dream as Qwen2."""
+"""Third-party configurations mapped to those of transformers' classes: llada as Llama, dream as Qwen2, and others."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -43,6 +43,9 @@ LLADA_NAMES = {
 }
 """Names of LLaDA's weights, and of Llama's."""
 
+_SAME = {"sdar": "qwen3", "sdar_moe": "qwen3_moe", "Fast_dLLM_Qwen": "qwen2"}
+"""Types of networks that are those of transformers apart from the mask, and the name of its class."""
+
 
 def llama_of_llada(config: Config) -> dict[str, Any]:
     """Map LLaDA's configuration to Llama's.
@@ -86,6 +89,41 @@ def qwen_of_dream(config: Config) -> dict[str, Any]:
         if config.get(key):
             raise ValueError(f"{key}={config[key]!r}: must be absent for Qwen2 to be the same network")
     return {**config, "model_type": "qwen2", "use_sliding_window": False, "sliding_window": None}
+
+
+def under_another_name(config: Config) -> dict[str, Any]:
+    """Return the configuration of the class of transformers that a network is under another ``model_type``.
+
+    Layers with a sliding window are configured without one, as the block-causal mask replaces it.
+    """
+    return {**config, "model_type": _SAME[config["model_type"]], "use_sliding_window": False, "sliding_window": None}
+
+
+def qwen_of_rnd1(config: Config) -> dict[str, Any]:
+    """Map RND1's configuration to Qwen3Moe's, with the defaults of their class where config.json omits a key."""
+    defaults: dict[str, Any] = {"norm_topk_prob": True, "head_dim": 128}
+    if "rope_parameters" not in config:
+        defaults["rope_theta"] = 1e6
+    own = {key: value for key, value in config.items() if key != "rope_scaling" or value}  # they write False for none
+    return defaults | own | {"model_type": "qwen3_moe", "use_sliding_window": False, "sliding_window": None}
+
+
+NEMOTRON_NAMES = {r"^encoder\.": "model.", r"^diffusion_head\.": "lm_head."}
+"""Names of Nemotron-Labs-Diffusion's weights, and of Ministral3's."""
+
+
+def ministral_of_nemotron(config: Config) -> dict[str, Any]:
+    """Map Nemotron-Labs-Diffusion's configuration to Ministral3's.
+
+    Raises:
+        ValueError: an option that Ministral3 lacks, or a network that was trained without diffusion.
+    """
+    rules = {"dlm_paradigm": ("bidirectional", "block_diff"), "attention_bias": (False,), "mlp_bias": (False,)}
+    for key, allowed in (rules | {"sliding_window": (None,)}).items():
+        if config.get(key, allowed[0]) not in allowed:
+            rule = " or ".join(map(repr, allowed))
+            raise ValueError(f"{key}={config[key]!r}: must be {rule} for Ministral3 to be the same network")
+    return {**config, "model_type": "ministral3"}
 
 
 def plain_class(config: Config) -> dict[str, Any]:

@@ -65,6 +65,9 @@ class Family:
         shift: the logits of position i are at i - ``shift``; those before stay.
         block_size: positions of a block, the key of config.json with their number, or 0: all positions attend to each
             other. None if the family has networks of either kind and their files do not specify which: 0 by default.
+        decoding: sampler that unmasks the positions of the published loop, as ``dd.build("samplers", decoding)`` takes
+            it, with ``temperature=0`` and as many steps as masked positions; by blocks, if the family has them. Empty
+            if ddlib has none.
         timed: whether the network uses the time.
         noise: makes the process over V tokens.
         parameterization: meaning of the logits, see ``ddlib.parameterization.logits``.
@@ -82,6 +85,7 @@ class Family:
     mask: tuple[str | int, ...] | None = ()
     shift: int = 0
     block_size: int | str | None = 0
+    decoding: str = ""
     timed: bool = False
     noise: Callable[[int], ForwardProcess] = dd.presets.mdlm
     parameterization: str = "cavity"
@@ -102,6 +106,28 @@ class Family:
         """Return the number of positions of a block, 0 for none."""
         found = config.get(self.block_size, 0) if isinstance(self.block_size, str) else self.block_size
         return int(found or 0)
+
+    def checked_blocks(self, name: str, config: Config, given: int | None) -> int:
+        """Return the number of positions of a block, if the one given is that of the checkpoint.
+
+        Args:
+            name: name of the model, for messages.
+            config: content of config.json.
+            given: the requested number; None for the family's.
+
+        Raises:
+            ValueError: another number than the checkpoint's, or a config.json without it and none given.
+        """
+        own, key = self.blocks(config), self.block_size
+        if isinstance(key, str) and not own and not given:
+            raise ValueError(f"{name}: config.json has no {key}, the positions of a block: say block_size=N")
+        if own and given not in (None, own):
+            source = f"{key} of config.json" if isinstance(key, str) else "as all of its family"
+            raise ValueError(
+                f"block_size={given}: must be {own}, {source}, which {name} was trained with; leave block_size out. If "
+                f"the files are wrong, say family=dataclasses.replace(record, block_size={given})"
+            )
+        return own if given is None else given
 
     def _allowed(self, config: Config) -> bool:
         return all(config.get(key, value) == value for key, value in self.only.items())

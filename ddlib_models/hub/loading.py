@@ -58,8 +58,8 @@ def load(
         OSError: no safetensors among the files.
         PermissionError: it requires code of the repository, and ``trust`` is False.
         ValueError: there is no model, or a file of it is broken; none or several families fit; quantised weights; no
-            mask token; fewer rows than tokens; weights or options that the network lacks; a causal network that stays
-            causal.
+            mask token; another block size than the checkpoint's; fewer rows than tokens; weights or options that the
+            network lacks; a causal network that stays causal.
     """
     name = str(name_or_path)
     config = read_config(name, revision)
@@ -72,7 +72,7 @@ def load(
     mask_id = None if found.mask is None else find_mask(name, found, config, tokenizer, mask)
     special = describe(name, found, generation(name, revision), tokenizer, mask_id, text.get("vocab_size"))
     process = found.noise(special.vocab_size).to(device)
-    size = found.blocks(native) if block_size is None else block_size
+    size = found.checked_blocks(name, native, block_size)
     source = Source(
         name, native, process.vocab_size, process.num_states, mask_id, special.bos, size, found.shift, found.rename,
         dtype, revision, trust,
@@ -98,7 +98,7 @@ def _readable(name: str, called: str, family: Family, config: Config, trust: boo
     try:
         return family.native(config), family.network
     except ValueError as error:
-        if "auto_map" not in config:
+        if "auto_map" not in config or family.block_size:  # that code has an unknown rule for blocks
             raise
         if not trust:
             raise PermissionError(

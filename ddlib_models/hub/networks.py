@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ddlib import registry
+from ddlib_models.attention.sight import added, seen_by
+from ddlib_models.dit.checks import check_blocks
 from ddlib_models.hf.base import plain
 from ddlib_models.hf.causal_lm import CausalLM
 from ddlib_models.hf.masked_lm import MaskedLM
@@ -34,16 +36,20 @@ def masked_lm(source: Source) -> MaskedLM:
     return model.to(source.dtype)
 
 
-def causal_lm(source: Source) -> CausalLM:
+def causal_lm(source: Source, kind: type[CausalLM] = CausalLM) -> CausalLM:
     """Load a causal language model of transformers with bidirectional or block-causal attention.
+
+    Args:
+        source: source of the weights.
+        kind: class of the network, with its attention mask.
 
     Raises:
         ValueError: weights that do not fit, or a class that stays causal under another attention mask.
     """
-    architecture = plain(CausalLM.configuration(dict(source.config)))
+    architecture = plain(kind.configuration(dict(source.config)))
     sizes = source.num_states, source.vocab_size, architecture, source.mask_id
     with torch.device("meta"):  # the weights will be those of the files
-        model = CausalLM(*sizes, block_size=source.block_size, shift=source.shift)
+        model = kind(*sizes, block_size=source.block_size, shift=source.shift)
     config, own = model.configuration(architecture), replace(source, trust=False)
     network = pretrained(transformers().AutoModelForCausalLM, own, config=config, key_mapping=dict(source.rename))
     try:
@@ -143,13 +149,67 @@ class Remote(nn.Module):
         self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"], *, present: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "B L V"]:
         """Compute logits over ids, (B, L, V); positions with ``present`` False are not attended to."""
-        ids = z if self.mask_id is None else torch.where(z == self.vocab_size, self.mask_id, z)
         seen = {} if present is None else {"attention_mask": present.long()}
-        return self.network(input_ids=ids, **seen).logits[..., : self.vocab_size]
+        return self.network(input_ids=self._ids(z), **seen).logits[..., : self.vocab_size]
+
+    def _ids(self, z: Int[Tensor, "B L"]) -> Int[Tensor, "B L"]:
+        return z if self.mask_id is None else torch.where(z == self.vocab_size, self.mask_id, z)
+
+
+class RemoteBlocks(Remote):
+    """Network from code of its repository under a block-causal mask, a ``ddlib.typing.BlockDenoiser``.
+
+    The code must take an additive ``attention_mask`` (B, 1, n, n), 0 or very negative, and ``position_ids``. Keys and
+    values are not cached: a cache holds the tokens alone, and ``extend`` evaluates the network on all of them.
+
+    Args:
+        network: the network, whose output has ``logits``.
+        vocab_size: number of tokens.
+        mask_id: id of the mask.
+        block_size: positions of a block.
+    """
+
+    own_times = True
+
+    def __init__(self, network: nn.Module, vocab_size: int, mask_id: int | None, block_size: int) -> None:
+        super().__init__(network, vocab_size, mask_id)
+        self.block_size = block_size
+
+    def forward(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], *, clean: Int[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B L V"]:
+        """Compute logits over ids; with ``clean`` each block of z attends to the clean tokens of those before it."""
+        length, row = z.shape[1], z if clean is None else torch.cat([z, clean], 1)
+        seen = seen_by(row.shape[1], length, self.block_size, 1.0, z.device)
+        mask = added(seen, next(self.network.parameters()).dtype).expand(len(z), 1, -1, -1)
+        places = torch.arange(length, device=z.device).repeat(row.shape[1] // length)[None]
+        output = self.network(input_ids=self._ids(row), attention_mask=mask, position_ids=places, use_cache=False)
+        return output.logits[:, :length, : self.vocab_size]
+
+    def prefill(self, x: Int[Tensor, "B n"], cache: "Prefix | None" = None) -> "Prefix":
+        """Return the tokens of whole blocks, after those of ``cache``."""
+        check_blocks(x, self.block_size, self.vocab_size)
+        return Prefix(x if cache is None else torch.cat([cache.words, x], 1))
+
+    def extend(self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: "Prefix") -> Float[Tensor, "B n V"]:
+        """Compute logits of states that follow the tokens of the cache."""
+        if len(cache.words) != len(z):
+            raise ValueError(f"cache: holds {len(cache.words)} sequences, asked for {len(z)}")
+        return self(torch.cat([cache.words, z], 1), t)[:, cache.words.shape[1] :]
+
+
+class Prefix(NamedTuple):
+    """Cache of a network that stores no keys and values: the tokens, (B, L)."""
+
+    words: Int[Tensor, "B L"]
+
+    def rows(self, index: Tensor) -> "Prefix":
+        """Select sequences."""
+        return Prefix(self.words[index])
 
 
 def remote(source: Source) -> Remote:
-    """Load a network by code that comes with the weights, if it is trusted.
+    """Load a network by code that comes with the weights, if it is trusted; by blocks, if the family has them.
 
     Raises:
         PermissionError: it is not trusted.
@@ -164,4 +224,21 @@ def remote(source: Source) -> Remote:
             f"{source.name}: {auto[kind]} is code that comes with it, and to load it is to run it: read it, then say "
             f"{TRUST}"
         )
-    return Remote(pretrained(getattr(transformers(), kind), source), source.vocab_size, source.mask_id)
+    network = pretrained(getattr(transformers(), kind), source)
+    _refill(network)
+    if source.block_size:
+        return RemoteBlocks(network, source.vocab_size, source.mask_id, source.block_size)
+    return Remote(network, source.vocab_size, source.mask_id)
+
+
+def _refill(network: nn.Module) -> None:
+    """Compute the frequencies of rotary embeddings again, which no file has.
+
+    transformers builds a network without memory and fills it from the files. Buffers that are not saved stay
+    uninitialised, if the code that defines them was written for versions before 5.
+    """
+    for part in network.modules():
+        compute = getattr(part, "rope_init_fn", None)
+        if compute is not None and isinstance(getattr(part, "inv_freq", None), Tensor):
+            part.inv_freq.copy_(compute(part.config, device=part.inv_freq.device)[0])
+            part.original_inv_freq = part.inv_freq

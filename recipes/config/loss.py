@@ -68,6 +68,10 @@ class Loss:
     interval: tuple[float, float] = (0.0, 1.0)
     """Training times are drawn between these. Positions that are clean, or all noise, stay at 0 and at 1."""
 
+    memory: float = 0.0
+    """Share of the sequences that a step calls twice: the second call takes the features of the first, which has no
+    gradient (self-conditioning). For a network that takes them, such as ``model.memory: true``."""
+
     order: str | None = None
     """Train on the states that a sampler with an order meets, such as confidence, confidence:score=entropy or
     left_to_right: rows of the batch descend along it with their true tokens. None: on random noise."""
@@ -87,6 +91,8 @@ class Loss:
         at_least(0, auxiliary=self.auxiliary, consistency=self.consistency)
         if not 0 <= self.consistency_anchor <= 1:
             raise ValueError(f"consistency_anchor={self.consistency_anchor}: must lie in [0, 1]")
+        if not 0 <= self.memory <= 1:
+            raise ValueError(f"memory={self.memory}: must lie in [0, 1]")
         if self.consistency and self.levels != "independent":
             raise ValueError(
                 f"consistency={self.consistency}: not with levels={self.levels!r}, must be 'independent': both times "
@@ -134,6 +140,8 @@ class Loss:
         second = [f"{self.auxiliary:g} x that of clusters added"] if self.auxiliary else []
         if self.consistency:
             second.append(f"{self.consistency:g} x the consistency loss ({self.consistency_divergence}) added")
+        if self.memory:
+            second.append(f"memory from a first pass in {self.memory:g} of the rows")
         drawn = [] if self.times == "uniform" or self.weigh_times else [f"times {self.times}, not divided out"]
         low, high = self.interval
         between = [] if (low, high) == (0, 1) else [f"times from {low:g} to {high:g} alone"]

@@ -1,6 +1,7 @@
 """Training along the order of a sampler: the rows of this process, and their next sequences."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib.parameterization.logits import Parameterization
-from ddlib.samplers.training_rows import check_order
+from ddlib.samplers.ordered import check_order
 from recipes.config import Recipe, own_times
 from recipes.data import Batch, Prepared, lookup
 from recipes.engine.objective import Noisy, noised
@@ -44,12 +45,11 @@ class AlongOrder:
         density: dd.times.TimeDensity | None,
         counted: bool,
     ) -> None:
-        self._process, self._recipe, self._world = process, recipe, world
-        self._density, self._counted = density, counted
-        self._find = lookup(data.train, length=recipe.data.length, pad_id=data.fill_id, seed=recipe.seed)
+        find = lookup(data.train, length=recipe.data.length, pad_id=data.fill_id, seed=recipe.seed)
+        random = _spread(recipe.batch, 1 - recipe.loss.order_share)
+        shared = _Shared(process, recipe, find, random, parameterization, density, counted, world.device)
         own = torch.arange(world.rank, recipe.batch, world.size)
-        self._random = _spread(recipe.batch, 1 - recipe.loss.order_share)
-        self._parts = [_Part(self, numbers, parameterization) for numbers in own.split(micro)]
+        self._world, self._parts = world, [_Part(shared, numbers) for numbers in own.split(micro)]
 
     @classmethod
     def of(cls, process: dd.processes.ForwardProcess, recipe: Recipe, *rest: Any) -> "AlongOrder | None":
@@ -99,43 +99,63 @@ class AlongOrder:
         for part in self._parts:
             part.load(state["states"][part.numbers], state["turns"][part.numbers], int(state["steps"]))
 
+
+@dataclass(frozen=True)
+class _Shared:
+    """Options and examples of the rows of all micro-batches; those of the class above, except for two."""
+
+    process: dd.processes.ForwardProcess
+    recipe: Recipe
+    find: Callable[[list[int]], Batch]
+    """Function that returns the examples at some positions of the global order."""
+    random: Bool[Tensor, " batch"]
+    """True at the rows of the whole batch that are at random noise."""
+    parameterization: Parameterization
+    density: dd.times.TimeDensity | None
+    counted: bool
+    device: torch.device
+
     def examples(self, numbers: Int[Tensor, " n"], turns: Int[Tensor, " n"]) -> Batch:
         """Return the examples of some rows, by the number of examples that each row had before."""
-        return self._find((numbers + turns * self._recipe.batch).tolist()).to(self._world.device)
+        return self.find((numbers + turns * self.recipe.batch).tolist()).to(self.device)
+
+    def free(self, batch: Batch) -> Bool[Tensor, "B L"]:
+        """Return the positions that descend: all, or those of real tokens."""
+        return torch.ones_like(batch.mask) if self.counted else batch.mask
 
 
 class _Part:
     """Rows of a micro-batch."""
 
-    def __init__(self, whole: AlongOrder, numbers: Int[Tensor, " B"], parameterization: Parameterization) -> None:
-        recipe, self._whole, self.numbers = whole._recipe, whole, numbers
-        self.turns, self.batch = torch.zeros_like(numbers), whole.examples(numbers, torch.zeros_like(numbers))
+    def __init__(self, shared: _Shared, numbers: Int[Tensor, " B"]) -> None:
+        recipe, self._shared, self.numbers = shared.recipe, shared, numbers
+        self.turns, self.batch = torch.zeros_like(numbers), shared.examples(numbers, torch.zeros_like(numbers))
         self.rows = dd.TrainingRows(
-            whole._process,
+            shared.process,
             recipe.loss.along(),
             self.batch.x,
-            self._free(self.batch),
+            shared.free(self.batch),
             per_step=recipe.loss.order_per_step,
-            parameterization=parameterization,
+            parameterization=shared.parameterization,
             seed=recipe.seed,
             index=numbers.to(self.batch.x.device),
             total=recipe.batch,
         )
-        self._random: Bool[Tensor, " B"] = whole._random[numbers]
+        self._random: Bool[Tensor, " B"] = shared.random[numbers]
 
     def noisy(self, step: int) -> Noisy:
         """Return the states of the next step; rows at random noise are drawn, by (seed, step) and their number."""
-        rows, whole, loss = self.rows, self._whole, self._whole._recipe.loss
+        rows, shared, recipe = self.rows, self._shared, self._shared.recipe
         drawn = torch.ones(len(self.numbers), dtype=torch.float64, device=rows.x.device)
         some = self._random.nonzero()[:, 0]
         if len(some):
-            rank = whole._random.cumsum(0)[self.numbers[some]] - 1  # consecutive, so that times are stratified
-            batch = replace(_taken(self.batch, some), index=(rank + step * int(whole._random.sum())).to(rows.x.device))
-            random = noised(whole._process, batch, whole._recipe.seed, step, loss, whole._density)
+            rank = shared.random.cumsum(0)[self.numbers[some]] - 1  # consecutive, so that times are stratified
+            batch = replace(_taken(self.batch, some), index=(rank + step * int(shared.random.sum())).to(rows.x.device))
+            random = noised(shared.process, batch, recipe.seed, step, recipe.loss, shared.density)
             rows.z[some] = torch.where(rows.free[some], random.z, batch.x)
             rows.t[some] = random.t.to(rows.t)
             drawn[some] = random.measure.to(drawn)
-        measure = drawn * rows.loss_options(loss.mode)["measure"]
+        measure = drawn * rows.loss_options(recipe.loss.mode)["measure"]
         return Noisy(
             rows.x.clone(),
             rows.z.clone(),
@@ -152,20 +172,18 @@ class _Part:
         if not len(ended):
             return
         self.turns[ended] += 1
-        new = self._whole.examples(self.numbers[ended], self.turns[ended])
-        rows.replace(ended.to(rows.x.device), new.x, self._free(new))
+        new = self._shared.examples(self.numbers[ended], self.turns[ended])
+        rows.replace(ended.to(rows.x.device), new.x, self._shared.free(new))
         self.batch = _put(self.batch, ended, new)
 
     def progress(self) -> tuple[Tensor, Tensor]:
         return self.rows.z, self.turns
 
     def load(self, states: Tensor, turns: Tensor, steps: int) -> None:
-        self.turns, self.batch = turns.clone(), self._whole.examples(self.numbers, turns)
-        self.rows.load_state_dict({"x": self.batch.x, "z": states, "free": self._free(self.batch), "steps": steps})
-
-    def _free(self, batch: Batch) -> Tensor:
-        """Return the positions that descend: all, or those of real tokens."""
-        return torch.ones_like(batch.mask) if self._whole._counted else batch.mask
+        self.turns, self.batch = turns.clone(), self._shared.examples(self.numbers, turns)
+        self.rows.load_state_dict(
+            {"x": self.batch.x, "z": states, "free": self._shared.free(self.batch), "steps": steps}
+        )
 
 
 def _spread(batch: int, share: float) -> Bool[Tensor, " B"]:

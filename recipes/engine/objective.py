@@ -18,6 +18,7 @@ from ddlib.utils.random import Generator
 from recipes.config import Loss
 from recipes.data import Batch
 from recipes.engine.consistency import Target, consistency
+from recipes.engine.self_conditioning import recalled
 from recipes.metrics.conditioned import takes_labels
 from recipes.model_io import called
 
@@ -48,6 +49,8 @@ class Noisy:
     """True if each block has a separate time, and the network takes the clean tokens in front of it."""
     labels: Int[Tensor, " N"] | None = None
     """Class of each sequence, or of each packed document."""
+    recalls: Bool[Tensor, " B"] | None = None
+    """Sequences that get the features of a first pass as memory; None without ``loss.memory``."""
     rows: dd.TrainingRows | None = None
     """Rows whose states these are, where training follows an order; ``measure`` then weighs divergences."""
 
@@ -156,8 +159,9 @@ class Objective(nn.Module):
         activations are not finite.
         """
         split = isinstance(self.model, SplitDenoiser)
+        memory = recalled(noisy, lambda: self._called(self.model.features, noisy), self.half)
         with torch.autocast(noisy.z.device.type, torch.bfloat16, enabled=self.half):
-            output, clusters = self._features(noisy) if split else (self._called(self.model, noisy), None)
+            output, clusters = self._features(noisy, memory) if split else (self._called(self.model, noisy), None)
             # a logit of minus infinity says that a word is impossible
             sound = output.isfinite() if split else output < torch.inf
             if output.device.type == "cpu" and not bool(sound.all()):
@@ -248,16 +252,18 @@ class Objective(nn.Module):
         losses = losses if noisy.balance is None else losses * noisy.balance[:, None].to(losses)
         return scale * losses.sum(), losses.detach()
 
-    def _features(self, noisy: Noisy) -> tuple[Tensor, Tensor | None]:
+    def _features(self, noisy: Noisy, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if self.loss.auxiliary:
-            return self._called(self.model.features_with_clusters, noisy)
-        return self._called(self.model.features, noisy), None
+            return self._called(self.model.features_with_clusters, noisy, memory)
+        return self._called(self.model.features, noisy, memory), None
 
-    def _called(self, network: Callable[..., Any], noisy: Noisy) -> Any:
-        """Call the network; the output for packed rows is that of one sequence for every token."""
+    def _called(self, network: Callable[..., Any], noisy: Noisy, memory: Tensor | None = None) -> Any:
+        """Call the network; output and memory for packed rows are those of one sequence for every token."""
         options: dict[str, Any] = {"clean": noisy.x} if noisy.at_once else {}
         if noisy.labels is not None and takes_labels(self.model):
             options["label"] = noisy.labels.clamp_min(0)  # the padding of a packed row counts in no loss
+        if memory is not None:
+            options["memory"] = memory if noisy.cu_seqlens is None else memory.transpose(0, 1)
         if noisy.cu_seqlens is None:
             return network(noisy.z, noisy.t, **options)
         return network(noisy.z.view(1, -1), noisy.piece_t, noisy.cu_seqlens, **options).transpose(0, 1)

@@ -24,6 +24,7 @@ from recipes.engine.model_protocols import Steps
 from recipes.engine.objective import Noisy, Objective, level_sums, noised
 from recipes.engine.optimizer import Average, optimizers, rate, update
 from recipes.engine.parallel import World, accumulating, gathered_anew, spread
+from recipes.engine.self_conditioning import recalling
 from recipes.engine.setup import (
     FromText,
     check_folder,
@@ -159,7 +160,11 @@ class Run:
             pairs = [(part, None) for part in along.noisy(number)]
         # without padding in the vocabulary the rest of a packed row is not part of the data
         kept = [torch.ones_like(late.mask) if counted else late.mask for late, _ in pairs]
-        return [late for late, _ in pairs], kept, [sooner for _, sooner in pairs]
+        late = [
+            recalling(part, batch, recipe.seed, number, recipe.loss.memory)
+            for (part, _), batch in zip(pairs, batches, strict=True)
+        ]
+        return late, kept, [sooner for _, sooner in pairs]
 
     def step(self, batches: list[Batch], stop: bool) -> Step:
         """Take one optimizer step.

@@ -29,6 +29,7 @@ from recipes.embeddings.neighbours import neighbourhoods, stream
 from recipes.embeddings.starting import log_probs, state_vectors
 from recipes.engine.model_protocols import ClusterHead, Packs, Starts, able, served
 from recipes.engine.parallel import World
+from recipes.engine.self_conditioning import check_memory
 from recipes.model_io import CLUSTERS, RECIPE, WEIGHTS
 
 
@@ -209,6 +210,7 @@ def make_model(recipe: Recipe, known: ModelContext) -> nn.Module:
     if recipe.data.packed:
         able(model, Packs, "data.packed=True", "pack")
     served(recipe.order(), recipe.data.length, model)
+    check_memory(recipe.loss.memory, recipe.order(), model)
     if recipe.loss.auxiliary:
         able(model, ClusterHead, f"loss.auxiliary={recipe.loss.auxiliary}", "features_with_clusters")
     if recipe.start == "text":

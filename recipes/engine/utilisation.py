@@ -2,7 +2,7 @@
 
 Operations are those of matrix products and attention in the network, forwards once and backwards twice, for rows of
 ``data.length`` tokens and all logits (PaLM, Chowdhery et al. 2022, appendix B). Work that is repeated
-(``hardware.recompute``) does not count, and logits that the loss leaves out do.
+(``hardware.recompute``) and a first pass (``loss.memory``) do not count, and logits that the loss leaves out do.
 """
 
 import torch

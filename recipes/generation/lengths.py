@@ -91,6 +91,8 @@ class FoundLength:
         pace = sampling.course(saved, most)
         if pace.block is not None or own_times(pace, most):
             raise ValueError(f"length={self.text!r}: not with pace={pace!r}, a text changes as a whole")
+        if sampling.memory:
+            raise ValueError(f"length={self.text!r}: not with memory, whose features belong to positions")
         if any(text is not None and GAP.search(text) for text in texts):
             raise ValueError(f"length={self.text!r}: not with gaps in a prompt, which is then a whole text")
         try:

@@ -12,8 +12,9 @@ from torch import Tensor
 import ddlib as dd
 from ddlib.guidance import ClassifierFree
 from ddlib.paces import Pace
+from ddlib.parameterization.capabilities import Capabilities
 from ddlib.samplers import Ending, EndOfText, Length, Settled
-from ddlib.samplers.runtime.loop import check_paced
+from ddlib.samplers.runtime.loop import check_memory, check_paced
 from ddlib.typing import Denoiser
 from recipes.config import at_least, fitting, make_pace, own_times
 from recipes.engine.model_protocols import served
@@ -63,6 +64,8 @@ class Sampling:
     """Distribution that guidance tempers: of the clean token, or of the next state."""
     guidance_interval: tuple[float, float] = (0.0, 1.0)
     """Times between which samples are guided; the label alone acts outside."""
+    memory: bool = False
+    """Each call of the network takes the features of the previous one; for a model trained with loss.memory."""
     stop_entropy: float | None = None
     """Stop early: when no most probable token changed in a step, and their mean entropy in nats is at most this."""
 
@@ -118,7 +121,8 @@ class Sampling:
         """Return the pace after checking a sequence length and the sampler.
 
         Raises:
-            ValueError: as in ``order`` and ``make_sampler``; a sampler that does not support the pace.
+            ValueError: as in ``order`` and ``make_sampler``; a sampler that does not support the pace; ``memory`` with
+                a model, guidance or pace that has none.
         """
         pace, sampler = self.order(saved, length), make_sampler(saved, self.sampler)
         if pace.block is not None or own_times(pace, length):
@@ -126,6 +130,11 @@ class Sampling:
                 check_paced(pace, sampler)
             except TypeError as error:
                 raise ValueError(f"sampler={self.sampler!r}: {error}") from error
+        if self.memory:
+            try:
+                check_memory(Capabilities.of(self.conditioned(saved, saved.denoiser)), sampler, pace)
+            except TypeError as error:
+                raise ValueError(f"memory=True: {error}") from error
         return pace
 
     def endings(self, saved: LoadedModel) -> list[Ending]:
@@ -233,6 +242,7 @@ def draw(
         compact=lengths is None and front is None,
         pace=sampling.course(saved, length - lead),
         length=rule,
+        memory=sampling.memory,
         generator=dd.KeyedGenerator(seed, NOISE, index),
         on_step=on_step,
     )

@@ -1,11 +1,13 @@
 """Denoisers around a network: reduced precision, and rows with padding."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from ddlib.parameterization.capabilities import Capabilities
 from ddlib.typing import Denoiser, SplitDenoiser
 from recipes.metrics.conditioned import telling
 
@@ -18,13 +20,18 @@ def called(model: nn.Module, half: bool, by: Denoiser | None = None) -> Denoiser
         half: whether to compute products in bfloat16.
         by: function to call in place of the network.
     """
-    call = model if by is None else by
 
-    def denoiser(z: Tensor, t: Tensor, **options: Any) -> Tensor:
-        with torch.autocast(z.device.type, torch.bfloat16, enabled=half):
-            return call(z, t, **options)
+    def wrapped(call: Callable[..., Tensor]) -> Denoiser:
+        def denoiser(z: Tensor, t: Tensor, **options: Any) -> Tensor:
+            with torch.autocast(z.device.type, torch.bfloat16, enabled=half):
+                return call(z, t, **options)
 
-    return telling(denoiser, model)
+        return telling(denoiser, model)
+
+    found = wrapped(model if by is None else by)
+    if by is None and Capabilities.of(model).takes_memory:  # samplers call only its features with memory
+        found.features, found.words, found.takes_memory = wrapped(model.features), model.words, True
+    return found
 
 
 def padded(denoiser: Denoiser, lengths: Int[Tensor, " B"]) -> Denoiser:

@@ -83,7 +83,7 @@ LAW = CLAIMS[0]
     st.integers(0, 5),
 )
 def test_the_claim_holds_for_any_process_schedule_and_times(process, t, share, law):
-    (comparison,) = LAW.ask(process, {"s": t * share, "t": t, "law": law})
+    (comparison,) = LAW.ask(process, {"s": t * share, "t": t, "distribution": law})
     assert (comparison.got - comparison.expected).abs().max() < 1e-6
 
 

@@ -148,7 +148,7 @@ def test_drawn_hierarchies(hierarchy, schedule, t, seed):
     """The mean is the bound's, the whole way is the word's law, weights of at least 1 give at least the bound."""
     process = Hierarchical(hierarchy, schedule)
     for ask in (claims._mean, claims._way):
-        for found in ask(process, {"t": t, "law": seed}):
+        for found in ask(process, {"t": t, "distribution": seed}):
             assert ((found.got - found.expected).abs() <= found.allowed).all(), found.quantity
 
 
@@ -157,7 +157,7 @@ def test_drawn_hierarchies(hierarchy, schedule, t, seed):
 @given(strategies.hierarchies(max_depth=4), strategies.exact_schedules(), st.floats(0.02, 0.98), st.integers(0, 99))
 def test_drawn_hierarchies_from_hidden_states(hierarchy, schedule, t, seed):
     process = Hierarchical(hierarchy, schedule)
-    for found in claims._fused(process, {"t": t, "law": seed}):
+    for found in claims._fused(process, {"t": t, "distribution": seed}):
         assert ((found.got - found.expected).abs() <= found.allowed).all(), found.quantity
 
 

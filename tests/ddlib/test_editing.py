@@ -152,5 +152,6 @@ test_refused = refuses(r"""
     Confidence(edit=0.5, edit_steps=-1) | ValueError | edit_steps is -1
     dd.likelihood(PROCESS, Pairs(), X, Confidence(edit=0.5)) | ValueError
         | order is Confidence\(.*edit=0.5.*\), must leave tokens as they are drawn: where edit replaces some
+    dd.samplers.ordered.check_order(PROCESS, Confidence(edit=0.5)) | ValueError | tokens as they are drawn: edit is for
     dd.order_costs(PROCESS, Pairs(), X, Confidence(edit=0.5), 2) | ValueError | must leave tokens as they are drawn
 """)

@@ -425,6 +425,7 @@ test_refused = refuses(r"""
     refused(RULE, pace=dd.paces.Blocks(4))
         | TypeError | length is RhoEOS\(.*\) and pace is Blocks.*, must be Together\(\)
     refused(RULE, sampler=Ancestral(), pace=dd.paces.LeftToRight()) | TypeError | must be Together\(\)
+    refused(RULE, memory=True) | TypeError | length is RhoEOS\(.*\) and memory is True, must be False
     RhoEOS(4, start=0) | ValueError | start is 0, must be at least 1
     RhoEOS(4, block=0) | ValueError | block is 0, must be at least 1
     RhoEOS(4, low=0.7) | ValueError | low is 0.7 and high is 0.6, must be at most high

@@ -15,7 +15,7 @@ import ddlib as dd
 from ddlib.hierarchies import Tree
 from ddlib.processes import Masked
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded
-from ddlib.samplers.confidence import entropy
+from ddlib.samplers.confidence import _two_largest, entropy
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.schedules import Linear
 
@@ -67,6 +67,15 @@ def test_the_surest_position_comes_down_first(score, order):
     assert first(process, table, Confidence(score)) == [[i] for i in order]
     shuffled = Table(*(SHARES[i] for i in (2, 0, 3, 1)))  # by the law, not by the place
     assert first(process, shuffled, Confidence(score)) == [[[1, 3, 0, 2][i]] for i in order]
+
+
+@pytest.mark.parametrize("columns", [1, 2, 31, 63, 64, 97, 4099])
+def test_the_two_largest_entries_are_those_of_topk(columns):
+    values = (
+        torch.randn(50, columns, generator=torch.Generator().manual_seed(columns)).mul(3).round()
+    )  # with equal ones
+    values[0] = -torch.inf
+    assert torch.equal(_two_largest(values), values.topk(min(2, columns)).values)
 
 
 def test_equals_go_by_position_and_gumbel_noise_makes_them_random():

@@ -1,6 +1,7 @@
 """Rows that descend along an order with true tokens: their states, their loss, and how they resume."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -49,17 +50,18 @@ def test_in_a_random_order_the_loss_of_masks_is_the_ordinary_bound(mode):
     assert abs(total - integrate_bound(process, joint, network).sum()) < 1e-9
 
 
-def test_rows_in_a_random_order_visit_every_set_of_masks_as_often_as_random_noise():
-    process, length, rounds = dd.presets.mdlm(4), 3, 20
+@pytest.mark.parametrize(("length", "per_step"), [(3, 1), (4, 2)])
+def test_rows_in_a_random_order_visit_every_set_of_masks_as_often_as_random_noise(length, per_step):
+    process, rounds = dd.presets.mdlm(4), 20
     x = torch.randint(4, (300, length), generator=torch.Generator().manual_seed(0))
-    rows = dd.TrainingRows(process, RANDOM, x, seed=3)
+    rows = dd.TrainingRows(process, RANDOM, x, per_step=per_step, seed=3)
     visits = torch.zeros(2**length)
     for _ in range(length * rounds):
-        visits += (rows.z == 4).long().mul(torch.tensor([1, 2, 4])).sum(-1).bincount(minlength=2**length)
+        visits += (rows.z == 4).long().mul(2 ** torch.arange(length)).sum(-1).bincount(minlength=2**length)
         finished = rows.step(torch.zeros(300, length, 4))
         rows.replace(finished, x[finished])
     number = torch.tensor([bin(state).count("1") for state in range(2**length)])
-    expected = torch.where(number == 0, 0.0, 1 / length / torch.tensor([1.0, 3.0, 3.0, 1.0])[number])
+    expected = torch.tensor([0 if n == 0 else 1 / length / math.comb(length, n) for n in number.tolist()])
     error = (expected * (1 - expected) / (300 * rounds)).sqrt()  # each number of masks once in every sequence
     assert ((visits / visits.sum() - expected).abs() <= 4 * error).all()
 
@@ -155,6 +157,55 @@ def test_features_of_a_split_network_give_the_choices_of_its_logits(order):
         one.step(network(one.z, one.t.float()))
         other.step(network.features(other.z, other.t.float()), network)
         assert torch.equal(one.z, other.z)
+
+
+class Collisions(LeftToRight):
+    """A plug-in order, by the logarithm of the chance that two draws agree."""
+
+    def confidence(self, law):
+        return (2 * law).logsumexp(-1)
+
+
+@given(
+    st.one_of(st.sampled_from(list(LEVELS.values())[:-1]), plain_processes()),
+    st.sampled_from([*ORDERS.values(), Collisions(), Confidence("entropy", temperature=0.3, force_transition=True)]),
+    st.sampled_from(["standard", "edges", "hard"]),
+    st.sampled_from(["cavity", "posterior"]),
+    st.integers(0, 99),
+)
+@settings(max_examples=examples(60))
+def test_scores_read_from_the_loss_give_the_same_choices_and_change_no_bit(process, order, mode, meaning, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randint(process.vocab_size, (5, 4), generator=generator)
+    alone, watched = (dd.TrainingRows(process, order, x, parameterization=meaning, seed=seed) for _ in range(2))
+    eye, weighed = torch.eye(process.vocab_size, dtype=F64), []
+    for _ in range(3):
+        logits = 4 * torch.randn(5, 4, process.vocab_size, generator=generator, dtype=F64)
+        for rows, observe in ((alone, None), (watched, watched.observe)):
+            hidden, options = logits.clone().requires_grad_(), rows.loss_options(mode)
+            noisy = process, hidden, eye, rows.x, rows.z, rows.t
+            loss = dd.linear_training_loss(*noisy, chunk=40, observe=observe, **options)
+            weighed.append((loss.detach(), *torch.autograd.grad(loss, hidden)))
+        if watched.observe is not None:
+            read = ~watched._score.isnan()
+            score = watched._unknown()
+            for part in watched._predictions(logits, None, watched.levels > 0):
+                score[part.b, part.i] = watched.order.scores(watched._current, part, watched.levels)
+            torch.testing.assert_close(watched._score[read], score[read], rtol=1e-9, atol=1e-9)
+        alone.step(logits)
+        watched.step(logits)
+        assert torch.equal(alone.z, watched.z)
+    for one, other in zip(weighed[::2], weighed[1::2], strict=True):
+        assert all(map(torch.equal, one, other))
+
+
+def test_all_scores_of_masks_are_read_from_the_loss():
+    x = torch.arange(8).view(2, 4)
+    for order, read in ((Confidence("entropy"), True), (LeftToRight(), False)):
+        rows = dd.TrainingRows(dd.presets.mdlm(8), order, x)
+        noisy = rows.process, torch.randn(2, 4, 8), torch.eye(8).requires_grad_(), rows.x, rows.z, rows.t
+        dd.linear_training_loss(*noisy, observe=rows.observe, **rows.loss_options())
+        assert torch.equal(~rows._score.isnan(), (rows.levels > 0) & read)
 
 
 X = torch.zeros(2, 3, dtype=torch.int64)

@@ -11,17 +11,17 @@ from ddlib.samplers.runtime.reverse_step import transition_log_prob
 from ddlib.utils.random import rand
 from ddlib.verification.claims.samplers import likelihood as ASKS
 
-READS = sys.modules["ddlib.samplers.likelihood"]
+READS, COSTS = (sys.modules[f"ddlib.samplers.{name}"] for name in ("likelihood", "order_costs"))
 
 
-def choosing(patch, scores):
-    """Order whose likelihood of x uses ``scores`` that depend on x; its draws are those of the right order."""
+def choosing(patch, look):
+    """Order whose likelihood of x uses ``look`` as scores, which depend on x; its draws are those of the right one."""
     right = ASKS.likelihood
 
     def likelihood(process, denoiser, x, order, **options):
         class Broken(type(order)):
-            def _scores(self, run, said, level):
-                return scores(run, said, level, x)
+            def scores(self, run, said, level):
+                return look(run, said, level, x)
 
         peeking = object.__new__(Broken)
         vars(peeking).update(vars(order))
@@ -96,6 +96,26 @@ def a_choice_by_chance_is_called_deterministic(patch):
             return rand(z.shape, run.generator, z.device)
 
     return Broken()
+
+
+@fault("positions of a set are independent given the states", Confidence, within=READS)
+def the_later_positions_of_a_set_are_read_given_the_earlier_ones(read_steps, order, run, x, group):
+    return read_steps(order, run, x, None if group is None else 1)
+
+
+@fault("each position of a chain is read given all before it", LeftToRight, within=COSTS)
+def a_chain_is_read_set_by_set(_chain, order, run, x, start, moves):
+    return moves
+
+
+@fault("the order of a chain depends on the states alone", Confidence, within=COSTS._Moves)
+def the_likeliest_of_the_true_tokens_of_a_set_comes_first(of, cls, run, step):
+    return of(run, step._replace(preference=step.log_probs))
+
+
+@fault("a block is read given the tokens of the blocks before it", EntropyBounded, 0.0, within=READS.BlockContexts)
+def all_blocks_are_read_behind_the_same_token(at, self, before, *behind):
+    return at(torch.zeros_like(before), *behind)
 
 
 @fault("a step of a draw is the step that is read", LeftToRight)

@@ -20,6 +20,10 @@ from recipes.engine import NonFiniteError, checkpoint, train
 from recipes.engine.provenance import record
 from recipes.model_io import open_saved
 
+LOSSES = {
+    "whole": Loss(),
+    "ordered": Loss(order="confidence:temperature=0.1", order_per_step=3, order_share=0.75),
+}
 OTHERS = [dict(kind="mdlm"), dict(kind="gidd", p_uniform=0.2)]
 
 
@@ -32,6 +36,14 @@ def folder(tmp_path_factory):
 def whole(folder):
     """The run that nothing happened to."""
     run = given(folder, "whole")
+    train(run)
+    return run.output.folder
+
+
+@pytest.fixture(scope="module")
+def ordered(folder):
+    """The same along an order, whose rows are half-way down at every checkpoint."""
+    run = given(folder, "ordered", loss=LOSSES["ordered"])
     train(run)
     return run.output.folder
 
@@ -81,10 +93,12 @@ def killed_and_finished(run, size, seed, in_a_save):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("in_a_save", [False, True], ids=["anywhere", "while saving"])
-def test_killed_and_started_again_it_makes_the_same_run(folder, whole, in_a_save):
-    run = given(folder, f"killed-{in_a_save}")
+@pytest.mark.parametrize("untouched", LOSSES)
+def test_killed_and_started_again_it_makes_the_same_run(folder, request, untouched, in_a_save):
+    wanted = curve(request.getfixturevalue(untouched))
+    run = given(folder, f"{untouched}-killed-{in_a_save}", loss=LOSSES[untouched])
     assert killed_and_finished(run, 1, 3, in_a_save) > 0
-    assert curve(run.output.folder) == curve(whole)
+    assert curve(run.output.folder) == wanted
 
 
 @pytest.mark.nightly

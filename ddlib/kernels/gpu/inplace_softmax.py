@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ddlib.kernels.gpu.kernel import kernel
-from ddlib.kernels.tile import Divergence, Rows
+from ddlib.kernels.tile import Divergence, Reader, Rows
 
 COLUMNS = 4096
 """Number of logits of a row that a program loads at a time; not tuned on a GPU yet."""
@@ -80,8 +80,13 @@ class InPlace(Divergence):
     def __init__(self, start: int, low: int, high: int, inner: Int[Tensor, "2 V"]) -> None:
         self.start, self.low, self.high, self.inner = start, low, high, inner
 
-    def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
-        """Compute divergences and write derivatives into ``logits``, for any ``derive``; used only in training."""
+    def __call__(
+        self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
+    ) -> Float[Tensor, "n"]:
+        """Compute divergences and write derivatives into ``logits``, for any ``derive``; used only in training.
+
+        Log-probabilities are not read: the kernel keeps none.
+        """
         values = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
         with torch.cuda.device_of(logits):
             _row[(len(logits),)](

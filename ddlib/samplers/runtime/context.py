@@ -1,4 +1,4 @@
-"""Model inputs that are a part of the sequence: a window, with or without cached keys and values, or a beginning."""
+"""Model inputs beside the tokens: a part of the sequence, cached keys and values, features of the previous call."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,9 +6,47 @@ from typing import Any
 import torch
 from jaxtyping import Int64
 from torch import Tensor
+from torch.nn.functional import linear
 
 from ddlib.samplers.runtime.model import FullContext
 from ddlib.typing import Denoiser, Times, Tokens
+
+
+class MemoryContext(FullContext):
+    r"""Model input with the features of each sequence's previous call, of a ``TakesMemory`` denoiser.
+
+    .. math:: h_k = \mathrm{features}(z_k, t_k, h_{k-1}), \qquad h_0 = 0
+
+    A call of some rows reads and replaces the features of these rows alone. A row's features thus depend on its own
+    calls and not on the batch. Features are computed at all positions, as the next call takes them all.
+
+    Args:
+        denoiser: a split denoiser whose ``features`` take ``memory``.
+    """
+
+    repeatable = False
+
+    def __init__(self, denoiser: Denoiser) -> None:
+        super().__init__(denoiser)
+        self.memory: Tensor | None = None
+
+    def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
+        weight, bias = self.denoiser.words()  # type: ignore[attr-defined]
+        return linear(self.features(z, t, rows).to(weight.dtype), weight, bias)
+
+    def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
+        rows = torch.ones_like(z[:, 0], dtype=torch.bool) if rows is None else rows
+        before = None if self.memory is None else self.memory[rows]
+        found: Tensor = self.denoiser.features(z, t, memory=before)  # type: ignore[attr-defined]
+        if found.shape[:2] != z.shape:
+            return found  # later checks reject the shape
+        if self.memory is None:
+            self.memory = found.new_zeros(len(rows), *found.shape[1:])
+        self.memory[rows] = found
+        return found
+
+    def features_at(self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None) -> Tensor:
+        return self.features(z, t, rows).take_along_dim(positions[..., None], 1)
 
 
 class WindowContext(FullContext):

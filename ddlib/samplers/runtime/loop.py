@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ddlib.paces import Pace
+from ddlib.parameterization.capabilities import Capabilities
 from ddlib.samplers.base import Sampler, SamplingContext, State, at
 from ddlib.samplers.lengths import Length
 from ddlib.samplers.runtime.context import CachedContext, WindowContext
@@ -130,6 +131,31 @@ def check_guided(network: ModelWrapper, sampler: Sampler, plain: bool) -> None:
         raise TypeError(
             "temperature, top_p, forbidden and their like act on laws of words, which nothing is drawn from here: "
             f"{network.denoiser!r} steers the law of z_s; leave them as they are, or steer on='words'"
+        )
+
+
+def check_memory(able: Capabilities, sampler: Sampler, pace: Pace | None, compact: bool = True) -> None:
+    """Raise TypeError or ValueError for a call of ``sample`` in which no previous call of a sequence can be kept.
+
+    Args:
+        able: capabilities of the denoiser.
+        sampler: the sampler.
+        pace: the order of the positions.
+        compact: argument of ``sample``.
+    """
+    if not able.takes_memory:
+        raise TypeError(
+            f"memory is True, and the denoiser {able.name} takes none: one whose features(z, t, memory=) take those of "
+            "its previous call says so by the attribute takes_memory = True, as ddlib_models.DiT(memory=True) does; a "
+            "guidance has no features"
+        )
+    if not sampler.supports_stopping:
+        raise TypeError(f"memory is True, which {sampler!r} cannot serve: a row is several texts there")
+    if pace is not None and pace.block is not None:
+        raise TypeError(f"memory is True, and pace is {pace!r}, whose blocks are calls of different positions")
+    if not compact:
+        raise ValueError(
+            "compact is False with memory=True, must be True: a row keeps its memory in a step without its call"
         )
 
 

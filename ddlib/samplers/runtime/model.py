@@ -34,6 +34,9 @@ class FullContext:
     first: int = 0
     """Position in the sequence of the sampler's first token."""
 
+    repeatable: bool = True
+    """True if equal states and times have equal outputs."""
+
     def __init__(self, denoiser: Denoiser) -> None:
         self.denoiser = denoiser
 

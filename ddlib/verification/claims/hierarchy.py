@@ -72,14 +72,16 @@ def _acts(
     log_probs = torch.randn(3, edge.num_children, generator=generator, dtype=torch.float64).log_softmax(-1)
     mass = columns @ log_probs.exp().T
     for action, got in (("push", edge.push(log_probs.exp())), ("log_push", edge.log_push(log_probs).exp())):
-        yield Comparison(f"{action} {name}", ("", "law"), got.T[parent], mass, 100 * tolerance, {"parent": parent})
+        yield Comparison(
+            f"{action} {name}", ("", "distribution"), got.T[parent], mass, 100 * tolerance, {"parent": parent}
+        )
     likeliest = _drawn(edge.num_children, 8)
     steep = torch.randn(len(likeliest), edge.num_children, generator=generator, dtype=torch.float64) - 300
     steep = steep.index_put((torch.arange(len(likeliest)), likeliest), steep.new_zeros(())).log_softmax(-1)
     logs = (steep[:, None] + columns.log()).logsumexp(-1)
     one = edge.log_mass(steep[:, None].expand(-1, len(parent), -1), parent.expand(len(steep), -1))
     for action, got in (("log_push", edge.log_push(steep)[:, parent]), ("log_mass", one)):
-        yield Comparison(f"{action} {name} of small masses", ("", "law"), got.T, logs.T,
+        yield Comparison(f"{action} {name} of small masses", ("", "distribution"), got.T, logs.T,
                          100 * tolerance * (1 + logs.T.abs()), {"parent": parent})  # fmt: skip
     every = torch.arange(edge.num_parents, dtype=torch.float64).expand(len(child), -1)
     given, part, place = edge.at_parents(child, every)

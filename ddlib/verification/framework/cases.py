@@ -50,20 +50,20 @@ class Case(NamedTuple):
         """Joint distribution of two tokens."""
         return over(PAIR, self.process.vocab_size)
 
-    def draw(self, law: Tensor, rows: int, generator: Generator, steps: int | None = 48, **options: Any) -> Tensor:
-        """Draw sequences by the sampler, with the exact denoiser of the joint distribution ``law``, (rows, L)."""
-        denoiser = exact_cavity(self.process, law)
+    def draw(self, joint: Tensor, rows: int, generator: Generator, steps: int | None = 48, **options: Any) -> Tensor:
+        """Draw sequences by the sampler, with the exact denoiser of a joint distribution, (rows, L)."""
+        denoiser = exact_cavity(self.process, joint)
         return sample(
-            self.process, denoiser, (rows, law.ndim), self.subject, steps, generator=generator, **options
+            self.process, denoiser, (rows, joint.ndim), self.subject, steps, generator=generator, **options
         )  # fmt: skip
 
     def context(
-        self, law: Tensor, rows: int, generator: Generator, steps: int, compact: bool = False
+        self, joint: Tensor, rows: int, generator: Generator, steps: int, compact: bool = False
     ) -> SamplingContext:
-        """Return the context of a ``sample`` call with the exact denoiser of the joint distribution ``law``."""
+        """Return the context of a ``sample`` call with the exact denoiser of a joint distribution."""
         times = torch.linspace(1, 0, steps + 1, dtype=torch.float64)
-        denoiser = exact_cavity(self.process, law)
-        return context(self.process, denoiser, (rows, law.ndim), times, generator, compact=compact)
+        denoiser = exact_cavity(self.process, joint)
+        return context(self.process, denoiser, (rows, joint.ndim), times, generator, compact=compact)
 
 
 def context(
@@ -80,9 +80,9 @@ def context(
     return SamplingContext(process, network, unchanged, times, torch.ones(*shape, dtype=torch.bool), generator)
 
 
-def over(law: Tensor, tokens: int) -> Tensor:
+def over(distribution: Tensor, tokens: int) -> Tensor:
     """Extend a distribution of tokens, or of pairs of tokens, to another vocabulary size by tiling."""
-    tiled = law.repeat((-(-tokens // 4),) * law.ndim)[(slice(tokens),) * law.ndim]
+    tiled = distribution.repeat((-(-tokens // 4),) * distribution.ndim)[(slice(tokens),) * distribution.ndim]
     return tiled / tiled.sum()
 
 

@@ -12,7 +12,7 @@ from ddlib.verification.framework.blame import blamed
 from ddlib.verification.report import Check, Counterexample, Place
 
 Point = Mapping[str, float | int]
-"""Point at which a claim is evaluated: times by name, and ``law``, the seed of a token distribution (0 is uniform)."""
+"""Point at which a claim is evaluated: times by name, and ``distribution``, the seed of one (0 is uniform)."""
 
 
 class Comparison(NamedTuple):
@@ -202,7 +202,7 @@ def _shrink(
         ):
             subject, outcome = candidate, attempt
             break
-    for name in ("law", "s", "u", "t"):
+    for name in ("distribution", "s", "u", "t"):
         for value in _simpler(point[name]) if name in point else ():
             rounder = {**point, name: value}
             attempt = _ask(ask, subject, rounder)

@@ -38,7 +38,7 @@ def logits(process: ForwardProcess, seed: float, rows: int = 1, scale: float = 2
     return (size * noise).log_softmax(-1)
 
 
-def law(process: ForwardProcess, seed: float, rows: int = 1) -> Tensor:
+def distribution(process: ForwardProcess, seed: float, rows: int = 1) -> Tensor:
     """Draw distributions of tokens, (1, rows, V)."""
     return logits(process, seed, rows).exp()
 
@@ -63,9 +63,9 @@ def pairs(process: ForwardProcess, t: float, most: float = 10**9) -> tuple[Tenso
 
 
 def scored(process: ForwardProcess, point: Point) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return ``pairs`` at the time of a point, and for all of them the same logits (1, N, V) from its seed ``law``."""
+    """Return ``pairs`` at the time of a point, and the same logits (1, N, V), from its seed ``distribution``."""
     x, z, t = pairs(process, float(point["t"]))
-    return x, z, t, logits(process, point["law"]).expand(*x.shape, -1)
+    return x, z, t, logits(process, point["distribution"]).expand(*x.shape, -1)
 
 
 def per_pair(quantity: str, x: Tensor, z: Tensor, got: Tensor, expected: Tensor, allowed: Tensor | float) -> Comparison:

@@ -69,7 +69,7 @@ def logistic(reach: float, points: int) -> tuple[Tensor, Tensor]:
 
 def integrate_bound(
     process: ForwardProcess,
-    law: Tensor,
+    joint: Tensor,
     logits: Callable[[Tensor, Tensor], Tensor],
     method: str = "auto",
     parameterization: Parameterization = "cavity",
@@ -82,7 +82,7 @@ def integrate_bound(
 
     Args:
         process: the forward process.
-        law: joint distribution of a sequence of one or more tokens, shape (V,) * L.
+        joint: joint distribution of a sequence of one or more tokens, shape (V,) * L.
         logits: the denoiser, ``(z (N, L), t (N,)) -> (N, L, V)``, float64.
         method: as in ``nelbo``.
         parameterization: as in ``nelbo``.
@@ -92,17 +92,17 @@ def integrate_bound(
         cells: number of equal cells per segment of the path; the path must be smooth inside each cell.
     """
     pace = pace or Together()
-    cells *= pace.parts(law.ndim)
+    cells *= pace.parts(joint.ndim)
     inner, weights = tanh_sinh(points)
     nodes = ((torch.arange(cells)[:, None] + inner) / cells).flatten()
-    at = path_integrand(process, law, logits, pace, chance, method, parameterization)
+    at = path_integrand(process, joint, logits, pace, chance, method, parameterization)
     values = torch.cat([at(node) for node in nodes.split(1)])
     return values @ weights.repeat(cells) / cells
 
 
 def path_integrand(
     process: ForwardProcess,
-    law: Tensor,
+    joint: Tensor,
     logits: Callable[[Tensor, Tensor], Tensor],
     pace: Pace,
     chance: Tensor | None = None,
@@ -110,10 +110,10 @@ def path_integrand(
     parameterization: Parameterization = "cavity",
 ) -> Callable[[Tensor], Tensor]:
     """Return the integrand of ``integrate_bound``, a function of the path parameters (N,); arguments as there."""
-    length = law.ndim
+    length = joint.ndim
     grid, tokens = sequences(process.num_states, length), sequences(process.vocab_size, length)
     x, z = tokens.repeat_interleave(len(grid), 0), grid.repeat(len(tokens), 1)
-    probs, rows = law.flatten().repeat_interleave(len(grid)), len(x)
+    probs, rows = joint.flatten().repeat_interleave(len(grid)), len(x)
     uniforms = torch.zeros(length, dtype=torch.float64) if chance is None else chance
 
     def at(u: Tensor) -> Tensor:
@@ -132,8 +132,8 @@ def path_integrand(
     return at
 
 
-def exact_cavity(process: ForwardProcess, law: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the exact denoiser in cavity form of a joint distribution ``law``: log p(x_i | other noisy positions)."""
+def exact_cavity(process: ForwardProcess, joint: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the exact denoiser in cavity form of a joint distribution: log p(x_i | other noisy positions)."""
 
     def logits(z: Tensor, t: Tensor) -> Tensor:
         # tokens of a prompt have probability 0 at t = 1; slightly earlier they are evidence like any other state
@@ -142,22 +142,22 @@ def exact_cavity(process: ForwardProcess, law: Tensor) -> Callable[[Tensor, Tens
         given = one_hot(z.clamp_max(process.vocab_size - 1), process.vocab_size).to(evidence)
         evidence = torch.where((evidence > 0).any(-1, keepdim=True), evidence, given)
         result = []
-        for i in range(law.ndim):
-            joint = law.expand(len(z), *law.shape)
-            for j in range(law.ndim):
+        for i in range(joint.ndim):
+            product = joint.expand(len(z), *joint.shape)
+            for j in range(joint.ndim):
                 if j != i:
-                    shape = [len(z)] + [process.vocab_size if k == j else 1 for k in range(law.ndim)]
-                    joint = joint * evidence[:, j].view(shape)
-            axes = [k + 1 for k in range(law.ndim) if k != i]
-            result.append(joint.sum(axes) if axes else joint)
+                    shape = [len(z)] + [process.vocab_size if k == j else 1 for k in range(joint.ndim)]
+                    product = product * evidence[:, j].view(shape)
+            axes = [k + 1 for k in range(joint.ndim) if k != i]
+            result.append(product.sum(axes) if axes else product)
         return torch.stack(result, 1).log()
 
     return logits
 
 
-def exact_posterior(process: ForwardProcess, law: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+def exact_posterior(process: ForwardProcess, joint: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the exact denoiser in posterior form: log p(x_i | all noisy positions)."""
-    cavity = exact_cavity(process, law)
+    cavity = exact_cavity(process, joint)
 
     def logits(z: Tensor, t: Tensor) -> Tensor:
         return cavity(z, t) + process.token_likelihood(z, t.to(torch.float64)).log()

@@ -53,7 +53,8 @@ def _closed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 def _weights(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x, z, t = pairs(process, float(point["t"]))
     parts = [
-        process.weighted_divergence(logits(process, seed).expand(*x.shape, -1), x, z, t) for seed in (0, point["law"])
+        process.weighted_divergence(logits(process, seed).expand(*x.shape, -1), x, z, t)
+        for seed in (0, point["distribution"])
     ]
     (flat, _), (weight, divergence) = parts
     yield per_pair("weight for another law", x, z, weight, flat, 0.0)
@@ -66,7 +67,7 @@ def _positive(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     truth = torch.nn.functional.one_hot(x, process.vocab_size).to(torch.float64)
     for method in ("auto", "generic"):
         for name, scores in (
-            ("a drawn law", logits(process, point["law"])),
+            ("a drawn law", logits(process, point["distribution"])),
             ("the truth", truth.log().clamp_min(-600)),
         ):
             value = nelbo(process, scores.expand(*x.shape, -1), x, z, t, method)
@@ -133,7 +134,7 @@ def removed(process: ForwardProcess, t: float, p: Tensor) -> Tensor:
 
 def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Compare the integrated bound with the KL difference: d/dt KL(q_t(.|x) || q_t(.|p)) is minus the bound's mean."""
-    scores = logits(process, point["law"])[0, 0]
+    scores = logits(process, point["distribution"])[0, 0]
     value, a, b, change = integrated(process, point, lambda z, t: scores.expand(*z.shape, -1), "cavity")
     lost = removed(process, a, scores.exp()) - removed(process, b, scores.exp())
     chosen = some_words(process, point["words"])
@@ -146,7 +147,7 @@ def entropy(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Compare the bound of a drawn distribution of tokens, with the best model, to its entropy."""
     chosen = some_words(process, point["words"])
     best = torch.full((process.vocab_size,), -torch.inf, dtype=torch.float64)
-    best[chosen] = logits(process, point["law"])[0, 0, chosen].log_softmax(-1)
+    best[chosen] = logits(process, point["distribution"])[0, 0, chosen].log_softmax(-1)
     truth = best.exp()
     nats = -torch.xlogy(truth, truth).sum()
     denoisers: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -182,21 +183,32 @@ def _gradients(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
                 yield per_pair(quantity, x, z, finite, torch.ones_like(finite), 0.0)
 
 
-_T = ({"t": 0.5, "law": 1}, {"t": 0.1, "law": 2}, {"t": 1e-6, "law": 3}, {"t": 1 - 1e-6, "law": 4})
-_MORE = ({"t": 0.9, "law": 5}, {"t": 1e-3, "law": 0}, {"t": 1e-8, "law": 6}, {"t": 1 - 1e-8, "law": 7})
-_BRIEF = {"law": 1, "reach": 4.0, "words": 12}
-_LONG = ({"law": 2, "reach": 9.0, "words": 50}, {"law": 0, "reach": 9.0, "words": 50})
+_T = (
+    {"t": 0.5, "distribution": 1},
+    {"t": 0.1, "distribution": 2},
+    {"t": 1e-6, "distribution": 3},
+    {"t": 1 - 1e-6, "distribution": 4},
+)
+_MORE = (
+    {"t": 0.9, "distribution": 5},
+    {"t": 1e-3, "distribution": 0},
+    {"t": 1e-8, "distribution": 6},
+    {"t": 1 - 1e-8, "distribution": 7},
+)
+_BRIEF = {"distribution": 1, "reach": 4.0, "words": 12}
+_LONG = ({"distribution": 2, "reach": 9.0, "words": 50}, {"distribution": 0, "reach": 9.0, "words": 50})
 
 CLAIMS = (
     Claim("objective", "closed = generic", "the closed form is theory section 1's sum, for every (x, z)",
           "1e-10 of the turnover", _closed, _T, _MORE, no_closed_form, ("reverse rate",),
           "weighted_divergence disagrees with rate_matrix and marginal: expected is the bound from these two"),
     Claim("objective", "weights", "the weight is >= 0 and depends on time and state only, the divergence is >= 0",
-          "exactly", _weights, ({"t": 0.5, "law": 1},), ({"t": 1e-6, "law": 2}, {"t": 0.99, "law": 3}),
+          "exactly", _weights, ({"t": 0.5, "distribution": 1},),
+          ({"t": 1e-6, "distribution": 2}, {"t": 0.99, "distribution": 3}),
           no_closed_form, ("closed = generic",)),
     Claim("objective", "non-negative", "the bound's integrand is >= 0, and 0 for the truth",
           "exactly; 1e-9 of the turnover", _positive,
-          ({"t": 0.5, "law": 1},), ({"t": 1e-4, "law": 2}, {"t": 0.99, "law": 3}),
+          ({"t": 0.5, "distribution": 1},), ({"t": 1e-4, "distribution": 2}, {"t": 0.99, "distribution": 3}),
           rests_on=("closed = generic", "reverse rate")),
     Claim("objective", "telescopes", "the bound's integral is the KL that noise removes, for every token",
           "relative 1e-6", _telescopes, (_BRIEF,), _LONG, rests_on=("closed = generic", "limit")),

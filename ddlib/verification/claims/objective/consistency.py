@@ -14,22 +14,22 @@ _REACHED = 1e-200
 """Smallest probability of a state z_t for which the mean over z_s is computed."""
 
 
-def _paths(process: ForwardProcess, law: Tensor, s: float, t: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _paths(process: ForwardProcess, distribution: Tensor, s: float, t: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Enumerate (x, z_s, z_t) of one position, with probability given z_t, (N,) each; x is a possible token.
 
     At s = 0, where the token is the target, all pairs (x, z_t) are listed, with a possible z_s.
     """
     early, late = marginals(process, s), marginals(process, t)
-    first = law[:, None] * (early if s > 0 else late)
+    first = distribution[:, None] * (early if s > 0 else late)
     joint = (first.sum(0)[:, None] * process.transition(s, t)) if s > 0 else first
     total = joint.sum(0)
     row, z_t = ((joint > 0) & (total > _REACHED)).nonzero().T
-    x = (law[:, None] * early).argmax(0)[row] if s > 0 else row
+    x = (distribution[:, None] * early).argmax(0)[row] if s > 0 else row
     return x, row if s > 0 else early.argmax(1)[row], z_t, joint[row, z_t] / total[z_t]
 
 
 def _stationary(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    s, t, exact = float(point["s"]), float(point["t"]), logits(process, point["law"])[0, 0]
+    s, t, exact = float(point["s"]), float(point["t"]), logits(process, point["distribution"])[0, 0]
     x, z_s, z_t, probs = _paths(process, exact.exp(), s, t)
     with torch.enable_grad():
         given = exact.expand(process.num_states, -1).clone().requires_grad_()
@@ -44,8 +44,9 @@ def _stationary(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 CLAIMS = (
     Claim("bound", "consistency", "the exact network has no gradient of the consistency loss, in the mean over z_s",
-          "1e-8", _stationary, ({"s": 0.25, "t": 0.5, "law": 1}, {"s": 0.0, "t": 0.5, "law": 2}),
-          ({"s": 1e-6, "t": 1e-3, "law": 3}, {"s": 0.9, "t": 1.0, "law": 4}, {"s": 0.0, "t": 1.0, "law": 0}),
+          "1e-8", _stationary, ({"s": 0.25, "t": 0.5, "distribution": 1}, {"s": 0.0, "t": 0.5, "distribution": 2}),
+          ({"s": 1e-6, "t": 1e-3, "distribution": 3}, {"s": 0.9, "t": 1.0, "distribution": 4},
+           {"s": 0.0, "t": 1.0, "distribution": 0}),
           rests_on=("linearity", "marginals", "posterior"),
           means="the posterior over tokens is no martingale along the chain: token_likelihood, marginal and transition "
                 "disagree"),

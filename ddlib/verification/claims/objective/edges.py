@@ -57,7 +57,7 @@ def _way(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 def _fused(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x, z, t = pairs(process, float(point["t"]))
-    generator = torch.Generator().manual_seed(int(point["law"]))
+    generator = torch.Generator().manual_seed(int(point["distribution"]))
     meanings: dict[str, tuple[Parameterization, int]] = {"words": ("cavity", process.vocab_size)}
     meanings |= {f"{name} clusters": (Children(tree), tree.num_states - 1) for name, tree in trees(process).items()}
     others = [0.5 + edge for edge in range(len(process.levels) - 1)]
@@ -93,12 +93,13 @@ def _no_edges(process: ForwardProcess) -> str:
 
 CLAIMS = (
     Claim("objective", "edges", "losses on all edges have the bound's mean, for predictions that do not depend on z",
-          "1e-9 of the turnover", _mean, ({"t": 0.5, "law": 1}, {"t": 1e-4, "law": 2}),
-          ({"t": 0.99, "law": 3}, {"t": 1e-8, "law": 4}), _no_edges, ("closed = generic",)),
+          "1e-9 of the turnover", _mean, ({"t": 0.5, "distribution": 1}, {"t": 1e-4, "distribution": 2}),
+          ({"t": 0.99, "distribution": 3}, {"t": 1e-8, "distribution": 4}), _no_edges, ("closed = generic",)),
     Claim("objective", "way to the word", "at full weight they are -log p(x|z) of the token, an upper bound",
-          "1e-9 of the turnover", _way, ({"t": 0.5, "law": 1},), ({"t": 1e-4, "law": 2}, {"t": 0.99, "law": 3}),
+          "1e-9 of the turnover", _way, ({"t": 0.5, "distribution": 1},),
+          ({"t": 1e-4, "distribution": 2}, {"t": 0.99, "distribution": 3}),
           _no_edges, ("closed = generic",)),
     Claim("objective", "fused edges", "from hidden states they are the same, with their gradients",
-          "1e-10 of the weight", _fused, ({"t": 0.4, "law": 1},), ({"t": 0.05, "law": 2},), _no_edges,
+          "1e-10 of the weight", _fused, ({"t": 0.4, "distribution": 1},), ({"t": 0.05, "distribution": 2},), _no_edges,
           ("edges", "way to the word")),
 )  # fmt: skip

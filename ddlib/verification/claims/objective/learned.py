@@ -76,7 +76,7 @@ def _slopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 CLAIMS = (
     Claim("learned", "slopes",
           "gradients by learned speeds are slopes of probabilities, rates and the bound's integrand",
-          "1e-6 of central differences", _slopes, ({"t": 0.5, "law": 1}, {"t": 0.02, "law": 2}),
-          ({"t": 0.9, "law": 3}, {"t": 1e-4, "law": 4}, {"t": 0.999, "law": 5}),
+          "1e-6 of central differences", _slopes, ({"t": 0.5, "distribution": 1}, {"t": 0.02, "distribution": 2}),
+          ({"t": 0.9, "distribution": 3}, {"t": 1e-4, "distribution": 4}, {"t": 0.999, "distribution": 5}),
           rests_on=("rates", "laws", "marginals", "reverse rate", "closed = generic")),
 )  # fmt: skip

@@ -125,10 +125,10 @@ def _joint(words: int, length: int) -> Tensor:
     return noise.softmax(0).view([words] * length)
 
 
-def bound_along(pace: Pace, process: ForwardProcess, law: Tensor, chance: Tensor) -> Tensor:
+def bound_along(pace: Pace, process: ForwardProcess, joint: Tensor, chance: Tensor) -> Tensor:
     """Compute the bound of the exact denoiser along one path, averaged exactly over sequences and noise, in nats."""
-    at = path_integrand(process, law, exact_cavity(process, law), pace, chance)
-    low = torch.arange(pace.parts(law.ndim), dtype=torch.float64) / pace.parts(law.ndim)
+    at = path_integrand(process, joint, exact_cavity(process, joint), pace, chance)
+    low = torch.arange(pace.parts(joint.ndim), dtype=torch.float64) / pace.parts(joint.ndim)
     return integral(at, low + _BESIDE, low + 1 / len(low) - _BESIDE, 1e-6).sum()
 
 

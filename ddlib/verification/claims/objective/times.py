@@ -114,7 +114,7 @@ def _draws(density: TimeDensity, point: Point) -> Iterator[Comparison]:
 def _same_bound(density: TimeDensity, point: Point) -> Iterator[Comparison]:
     """Compare the mean over draws, an integral over u = G(t), with the bound, an integral over t."""
     for name, process in EXAMPLES.items():
-        scores = logits(process, point["law"])[0, 0]
+        scores = logits(process, point["distribution"])[0, 0]
 
         def integrand(t: Tensor, process: ForwardProcess = process, scores: Tensor = scores) -> Tensor:
             return mean_bound(process, scores, t)
@@ -195,7 +195,7 @@ def _tails(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 _EFFICIENT = 2.0
 """Allowed excess of the second moment: a level whose loss is half or twice the guess gives 1.9."""
 
-_LAW = ({"law": 1},)
+_DISTRIBUTION = ({"distribution": 1},)
 
 CLAIMS = (
     Claim("times", "ends", "G rises from 0 at t = 0 to 1 at t = 1", "1e-12", _ends),
@@ -208,7 +208,7 @@ CLAIMS = (
     Claim("times", "draws", "stratified draws are one in each slice of equal probability, in any interval",
           "exactly", _draws, rests_on=("inverse",)),
     Claim("times", "same bound", "the weighted estimate of a bound has the expectation of uniform times",
-          "1e-6", _same_bound, _LAW, rests_on=("integrates", "inverse", "weight")),
+          "1e-6", _same_bound, _DISTRIBUTION, rests_on=("integrates", "inverse", "weight")),
 )  # fmt: skip
 
 verify = verifier(*CLAIMS, *PART_CLAIMS)

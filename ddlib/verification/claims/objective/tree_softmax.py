@@ -48,7 +48,7 @@ def _constant(scores: Tensor) -> Denoiser:
 
 def _same_bound(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x, z, t = pairs(process, float(point["t"]))
-    generator = torch.Generator().manual_seed(int(point["law"]))
+    generator = torch.Generator().manual_seed(int(point["distribution"]))
     for name, tree in trees(process).items():
         meaning, size = Children(tree), tree.num_states - 1
         shapes = (*x.shape, _WIDTH), (size, _WIDTH), (size,)
@@ -72,7 +72,7 @@ def _same_bound(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _tight(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    best = logits(process, point["law"])[0, 0]
+    best = logits(process, point["distribution"])[0, 0]
     value, *_, change = integrated(process, point, _constant(best), "cavity")
     for name, tree in trees(process).items():
         found, *_ = integrated(process, point, _constant(of_law(tree, best)), Children(tree))
@@ -83,8 +83,9 @@ def _tight(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 CLAIMS = (
     Claim("objective", "child logits",
           "child logits have the bound and the gradients of the token distribution they define",
-          "1e-10 of the turnover", _same_bound, ({"t": 0.5, "law": 1}, {"t": 0.05, "law": 2}),
-          ({"t": 1e-6, "law": 3}, {"t": 1 - 1e-6, "law": 4}), rests_on=("closed = generic",)),
+          "1e-10 of the turnover", _same_bound, ({"t": 0.5, "distribution": 1}, {"t": 0.05, "distribution": 2}),
+          ({"t": 1e-6, "distribution": 3}, {"t": 1 - 1e-6, "distribution": 4}), rests_on=("closed = generic",)),
     Claim("objective", "best child logits", "with the exact distribution they have its bound, which is the entropy",
-          "relative 1e-8", _tight, ({"law": 1, "reach": 4.0, "words": 12},), rests_on=("child logits", "telescopes")),
+          "relative 1e-8", _tight, ({"distribution": 1, "reach": 4.0, "words": 12},),
+          rests_on=("child logits", "telescopes")),
 )  # fmt: skip

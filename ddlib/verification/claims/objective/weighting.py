@@ -58,7 +58,7 @@ def _alone(case: Case, point: Point) -> Iterator[Comparison]:
 
 def _losses(case: Case, point: Point) -> Iterator[Comparison]:
     x, z, t, weight = _inputs(case, float(point["t"]))
-    scores = logits(case.process, point["law"], x.shape[1])
+    scores = logits(case.process, point["distribution"], x.shape[1])
     found = case.subject(case.process, weight, x, z, t)
     bound = nelbo(case.process, scores, x, z, t)
     expected = torch.where(weight > 0, bound / torch.where(weight > 0, weight, 1.0), 0.0) * found
@@ -82,7 +82,8 @@ CLAIMS = (
     Claim("weighting", "one token", "a token's weight depends on no other token of the batch", "relative 1e-12", _alone,
           ({"t": 0.5},), ({"t": 1e-6}, {"t": 0.9}), rests_on=("weights",)),
     Claim("weighting", "losses", "both losses are this weight times the bound's divergence, or the bound",
-          "relative 1e-9", _losses, ({"t": 0.5, "law": 1}, {"t": 1e-4, "law": 2}), ({"t": 0.95, "law": 3},),
+          "relative 1e-9", _losses, ({"t": 0.5, "distribution": 1}, {"t": 1e-4, "distribution": 2}),
+          ({"t": 0.95, "distribution": 3},),
           rests_on=("one token",)),
 )  # fmt: skip
 

@@ -15,9 +15,9 @@ from ddlib.verification.claims.processes.reverse import bayes
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import (
     at,
+    distribution,
     drawn,
     draws,
-    law,
     logits,
     marginals,
     no_closed_form,
@@ -83,7 +83,7 @@ def _marginals(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     for i in range(x.shape[1]):
         expected = process.marginal(x, t)[0, :, z[0, i]]
         yield Comparison("word_likelihood q_t(z|x)", (), evidence[i, x[0]], expected, 1e-9 * expected, {"x": x[0]})
-    p = law(process, 1)
+    p = distribution(process, 1)
     mixed = process.predictive(p, t)[0]
     yield Comparison("sum of q_t(.|p)", (), mixed.sum(-1), torch.ones(1, dtype=torch.float64), 1e-9)
 
@@ -114,7 +114,7 @@ def _chapman_kolmogorov(process: ForwardProcess, point: Point) -> Iterator[Compa
 
 def _from_data(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     yield from from_data(process, point, _tokens(process), 1e-9)
-    t, p = float(point["t"]), law(process, 2)
+    t, p = float(point["t"]), distribution(process, 2)
     mixed = p[0] @ marginals(process, 0.0) @ process.transition(0.0, t)
     yield Comparison("q_t(z|p)", ("p", "z"), process.predictive(p, at(t))[0], mixed, 1e-9)
 
@@ -147,7 +147,7 @@ def _linear(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     Also, the forward exit rate of a state, computed from the flow into it, must be the same for all distributions.
     """
     s, t = float(point["s"]), float(point["t"])
-    one, other = (law(process, seed) for seed in (1, 2))
+    one, other = (distribution(process, seed) for seed in (1, 2))
     # states reached by noise, and the tokens themselves
     x = _tokens(process)[:, :8]
     z = torch.cat([process.sample(x, at(t), torch.Generator().manual_seed(4)), x[:, :4]], 1)
@@ -234,7 +234,8 @@ CLAIMS = (
     Claim("as given", "marginals at size", "q_0 is the data and q_t = q_0 q_{t|0}", "1e-9", _from_data,
           ({"t": 0.3}, {"t": 0.9}), ({"t": 1e-6}, {"t": 1.0}), _dense, rests_on=("rates at size",)),
     Claim("as given", "posterior at size", "p(z_s|z_t) is Bayes's rule at drawn states", "1e-8", _posterior,
-          ({"s": 0.25, "t": 0.5, "law": 1},), ({"s": 0.0, "t": 0.9, "law": 2}, {"s": 0.49, "t": 0.5, "law": 0}),
+          ({"s": 0.25, "t": 0.5, "distribution": 1},),
+          ({"s": 0.0, "t": 0.9, "distribution": 2}, {"s": 0.49, "t": 0.5, "distribution": 0}),
           _dense, rests_on=("marginals at size",)),
     Claim("as given", "one chain at size", "posteriors and reverse rates of any two distributions share one chain",
           "1e-8; relative 1e-5", _linear, ({"s": 0.25, "t": 0.5},), ({"s": 0.1, "t": 0.9}, {"s": 0.0, "t": 0.05}),
@@ -250,7 +251,7 @@ CLAIMS = (
           lambda process: no_closed_form(process) or _dense(process),
           rests_on=("distributions at size", "one chain at size")),
     Claim("as given", "bound = entropy at size", "with the best distribution, bound and end terms are H(X)",
-          "relative 1e-6", _entropy, ({"law": 1, "reach": 4.0, "words": 3, "nodes": 40},),
-          ({"law": 2, "reach": 9.0, "words": 12},), _whole,
+          "relative 1e-6", _entropy, ({"distribution": 1, "reach": 4.0, "words": 3, "nodes": 40},),
+          ({"distribution": 2, "reach": 9.0, "words": 12},), _whole,
           rests_on=("posterior at size", "closed = generic at size")),
 )  # fmt: skip

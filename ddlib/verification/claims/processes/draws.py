@@ -12,12 +12,12 @@ from ddlib.samplers import sample
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import (
     at,
+    distribution,
     drawn,
     drawn_jointly,
     draws,
     frequencies,
     in_any_batch,
-    law,
     logits,
     marginals,
     remembers,
@@ -56,7 +56,7 @@ def _prior(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 def _backward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     s, t = float(point["s"]), float(point["t"])
     n = max(50, draws(process) // 4)
-    scores = logits(process, point["law"])
+    scores = logits(process, point["distribution"])
     reached = (scores.exp()[0, 0] @ marginals(process, t) > 1e-12).nonzero()[:, 0]
     z = reached.expand(n, -1).contiguous()
     generator = torch.Generator().manual_seed(9)
@@ -71,7 +71,7 @@ def _backward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 def _generation(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Check that three reverse steps from the prior with the exact denoiser of a token reproduce its distribution."""
-    n, truth = max(50, draws(process) // 4), law(process, point["law"])[0, 0]
+    n, truth = max(50, draws(process) // 4), distribution(process, point["distribution"])[0, 0]
     for kind, oracle in (("cavity", exact_cavity), ("posterior", exact_posterior)):
         generator = torch.Generator().manual_seed(11)
         denoiser = oracle(process, truth)
@@ -134,7 +134,7 @@ def _balanced_levels(process: ForwardProcess, point: Point) -> Iterator[Comparis
     missed = (balance <= 0) & (chance > 0)
     if bool(missed.any()):
         some, there = x[missed], z[missed]
-        scores = logits(process, point["law"]).expand(*some.shape, -1)
+        scores = logits(process, point["distribution"]).expand(*some.shape, -1)
         lost = nelbo(process, scores, some, there, at(t, len(some))).sum(-1)
         quantity = "bound of a text that is never drawn"
         yield Comparison(quantity, (), lost, torch.zeros_like(lost), 1e-12, {"z_0": there[:, 0], "z_1": there[:, 1]})
@@ -151,19 +151,19 @@ CLAIMS = (
     Claim("draws", "sample_prior", "z_1 follows the prior", "binomial bounds, false alarm 1e-6", _prior,
           rests_on=("prior", "sample")),
     Claim("draws", "jump and land", "z_s follows p(z_s|z_t)", "binomial bounds, false alarm 1e-6", _backward,
-          ({"s": 0.25, "t": 0.5, "law": 1}, {"s": 0.0, "t": 0.9, "law": 2}),
-          ({"s": 0.05, "t": 0.1, "law": 3}, {"s": 0.5, "t": 1.0, "law": 0}),
+          ({"s": 0.25, "t": 0.5, "distribution": 1}, {"s": 0.0, "t": 0.9, "distribution": 2}),
+          ({"s": 0.05, "t": 0.1, "distribution": 3}, {"s": 0.5, "t": 1.0, "distribution": 0}),
           rests_on=("posterior", "sample")),
     Claim("draws", "generation", "ancestral sampling with the exact model of a token draws from its distribution",
-          "binomial bounds, false alarm 1e-6", _generation, ({"law": 1},), ({"law": 0},), remembers,
+          "binomial bounds, false alarm 1e-6", _generation, ({"distribution": 1},), ({"distribution": 0},), remembers,
           rests_on=("jump and land", "sample_prior", "forgets")),
     Claim("draws", "path", "jump times drawn up front are those of the chain", "binomial bounds, false alarm 1e-6",
           _path, applies=_no_path, rests_on=("marginals", "prior", "inverse")),
     Claim("draws", "keyed noise", "noise belongs to the example, not to its batch", "exactly", _keyed, ({"t": 0.5},),
           rests_on=("sample",)),
     Claim("levels", "balanced levels", "balanced texts are drawn in proportion to q_t over balance, where the bound is",
-          "1e-9; binomial bounds, false alarm 1e-6", _balanced_levels, ({"t": 0.4, "law": 1},),
-          ({"t": 0.05, "law": 2}, {"t": 0.95, "law": 3}), _cannot, ("sample", "rates", "weights")),
+          "1e-9; binomial bounds, false alarm 1e-6", _balanced_levels, ({"t": 0.4, "distribution": 1},),
+          ({"t": 0.05, "distribution": 2}, {"t": 0.95, "distribution": 3}), _cannot, ("sample", "rates", "weights")),
     Claim("levels", "keyed levels", "levels that a text's tokens share belong to the example, not to its batch",
           "exactly", partial(_keyed, quantity="balanced z_t", levels="balanced"), ({"t": 0.5},), applies=_cannot,
           rests_on=("keyed noise",)),

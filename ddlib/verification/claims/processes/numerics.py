@@ -10,7 +10,7 @@ from ddlib.objective.nelbo import nelbo
 from ddlib.processes import ForwardProcess
 from ddlib.verification.claims.objective.bound import turnover
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype, stated
-from ddlib.verification.framework.inputs import law, per_pair, scored, words
+from ddlib.verification.framework.inputs import distribution, per_pair, scored, words
 
 
 def _single(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -44,7 +44,7 @@ def _dtypes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x = words(process)
     for dtype in (torch.float32, torch.float64):
         t = torch.tensor([point["t"]], dtype=dtype)
-        p = law(process, 0, process.vocab_size).to(dtype)
+        p = distribution(process, 0, process.vocab_size).to(dtype)
         answers = {
             "marginal": process.marginal(x, t),
             "predictive": process.predictive(p, t),
@@ -83,10 +83,11 @@ def _left_behind(module: nn.Module) -> Iterator[str]:
 
 CLAIMS = (
     Claim("numerics", "float32", "float32 follows float64", "1e-5 of the turnover", _single,
-          ({"t": 0.5, "law": 1}, {"t": 1e-3, "law": 2}), ({"t": 1 - 1e-3, "law": 3}, {"t": 0.03, "law": 0}),
+          ({"t": 0.5, "distribution": 1}, {"t": 1e-3, "distribution": 2}),
+          ({"t": 1 - 1e-3, "distribution": 3}, {"t": 0.03, "distribution": 0}),
           rests_on=("rates", "laws", "elementwise", "dtypes and shapes")),
     Claim("numerics", "half precision", "half-precision logits are computed in float32 and left alone", "exactly",
-          _half, ({"t": 0.5, "law": 1},), rests_on=("closed = generic", "float32")),
+          _half, ({"t": 0.5, "distribution": 1},), rests_on=("closed = generic", "float32")),
     Claim("numerics", "dtypes and shapes", "answers have the dtype of the arguments and one entry per state", "exactly",
           _dtypes, ({"t": 0.5},), rests_on=("answers",)),
     Claim("numerics", "moves", ".to moves every tensor and changes no number", "exactly", _moves,

@@ -6,7 +6,7 @@ import torch
 
 from ddlib.processes import ForwardProcess
 from ddlib.verification.framework.claim import FLOAT64, Claim, Comparison, Point, stated
-from ddlib.verification.framework.inputs import at, law, marginals, remembers, words
+from ddlib.verification.framework.inputs import at, distribution, marginals, remembers, words
 from ddlib.verification.framework.reference import integrate_forward, states
 
 
@@ -98,7 +98,7 @@ def from_data(
 
 def _linear(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     t, dense = float(point["t"]), marginals(process, float(point["t"]))
-    p = law(process, point["law"], 3)
+    p = distribution(process, point["distribution"], 3)
     yield Comparison("q_t(z|p)", ("p", "z"), process.predictive(p, at(t))[0], p[0] @ dense, 1e-12)
     evidence = process.token_likelihood(states(process), at(t))[0]
     yield Comparison("word_likelihood q_t(z|x)", ("z", "x"), evidence, dense.T, 1e-12)
@@ -116,7 +116,7 @@ def _rows(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         if process.num_states == process.vocab_size
         else torch.tensor([[0, -1], [-1, 0], [-1, -2]]) % process.num_states
     )
-    p = law(process, 1, 6).view(3, 2, -1)
+    p = distribution(process, 1, 6).view(3, 2, -1)
 
     def answers(rows: slice, columns: slice) -> tuple[torch.Tensor, ...]:
         part = (rows, columns)
@@ -215,7 +215,8 @@ CLAIMS = (
           rests_on=("Kolmogorov",),
           means="marginal and transition disagree: expected is what transition leads to, got what marginal returns"),
     Claim("process", "linearity", "predictive and likelihoods are those of the marginals", "1e-12", _linear,
-          ({"t": 0.5, "law": 1}, {"t": 1e-6, "law": 2}), ({"t": 0.9, "law": 0}, {"t": 1.0, "law": 3}),
+          ({"t": 0.5, "distribution": 1}, {"t": 1e-6, "distribution": 2}),
+          ({"t": 0.9, "distribution": 0}, {"t": 1.0, "distribution": 3}),
           rests_on=("laws",)),
     Claim("process", "batches", "results of a position depend on its own token and time only", "1e-12", _rows,
           ({"t": 0.5},), rests_on=("laws",),

@@ -7,13 +7,13 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import at, law, marginals
+from ddlib.verification.framework.inputs import at, distribution, marginals
 from ddlib.verification.framework.reference import states
 
 
 def _predicted(process: ForwardProcess, point: Point, t: float) -> tuple[Tensor, Tensor]:
     """Return a token distribution p for every state, (1, S, V), and q_t(.|p) for each, (S, S)."""
-    p = law(process, point["law"], process.num_states)
+    p = distribution(process, point["distribution"], process.num_states)
     return p, p[0] @ marginals(process, t)
 
 
@@ -21,7 +21,7 @@ def bayes(process: ForwardProcess, point: Point, z: Tensor | None = None) -> Ite
     """Compare the posterior with Bayes's rule, for states z (1, N) or for all."""
     s, t = float(point["s"]), float(point["t"])
     z = states(process) if z is None else z
-    p = law(process, point["law"], z.shape[1])
+    p = distribution(process, point["distribution"], z.shape[1])
     joint = p[0] @ marginals(process, s) * process.transition(s, t)[:, z[0]].T  # row z_t, column z_s
     total = joint.sum(1, keepdim=True)
     reached = (total > 1e-200).expand_as(joint)
@@ -52,16 +52,25 @@ def _limit(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     yield Comparison("reverse rate", ("z_t", "y"), rate, posterior / step, 1e-4 * rate + 1e-4 * (1 + rate.max()))
 
 
-_POINTS = ({"s": 0.25, "t": 0.5, "law": 1}, {"s": 0.3, "t": 0.9, "law": 2}, {"s": 0.0, "t": 0.5, "law": 0})
-_MORE = ({"s": 1e-6, "t": 1e-3, "law": 3}, {"s": 0.5, "t": 1.0, "law": 4}, {"s": 0.4, "t": 0.41, "law": 5})
+_POINTS = (
+    {"s": 0.25, "t": 0.5, "distribution": 1},
+    {"s": 0.3, "t": 0.9, "distribution": 2},
+    {"s": 0.0, "t": 0.5, "distribution": 0},
+)
+_MORE = (
+    {"s": 1e-6, "t": 1e-3, "distribution": 3},
+    {"s": 0.5, "t": 1.0, "distribution": 4},
+    {"s": 0.4, "t": 0.41, "distribution": 5},
+)
 
 CLAIMS = (
     Claim("reverse", "posterior", "p(z_s|z_t) is Bayes's rule, by enumeration of all states", "1e-8", bayes,
           _POINTS, _MORE, rests_on=("linearity", "marginals")),
     Claim("reverse", "reverse rate", "it is Q_t(y, z) q_t(y|p) / q_t(z|p)", "relative 1e-7", _rate,
-          ({"t": 0.5, "law": 1}, {"t": 0.9, "law": 2}), ({"t": 1e-3, "law": 3}, {"t": 0.25, "law": 0}),
+          ({"t": 0.5, "distribution": 1}, {"t": 0.9, "distribution": 2}),
+          ({"t": 1e-3, "distribution": 3}, {"t": 0.25, "distribution": 0}),
           rests_on=("linearity", "marginals")),
     Claim("reverse", "limit", "the reverse rate is the limit of the posterior", "relative 1e-4", _limit,
-          ({"t": 0.5, "law": 1},), ({"t": 0.1, "law": 2}, {"t": 0.9, "law": 3}),
+          ({"t": 0.5, "distribution": 1},), ({"t": 0.1, "distribution": 2}, {"t": 0.9, "distribution": 3}),
           rests_on=("posterior", "reverse rate")),
 )  # fmt: skip

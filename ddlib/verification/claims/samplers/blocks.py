@@ -23,8 +23,8 @@ class ExactDenoiser:
 
     own_times = True
 
-    def __init__(self, process: ForwardProcess, law: Tensor) -> None:
-        self._best = exact_cavity(process, law)
+    def __init__(self, process: ForwardProcess, joint: Tensor) -> None:
+        self._best = exact_cavity(process, joint)
 
     def __call__(self, z: Tensor, t: Tensor) -> Tensor:
         return self._best(z, t)
@@ -45,15 +45,15 @@ class CausalDenoiser:
 
     Args:
         process: the forward process.
-        law: joint distribution of a sequence.
+        joint: joint distribution of a sequence.
     """
 
     own_times, block_size = True, 1
 
-    def __init__(self, process: ForwardProcess, law: Tensor) -> None:
+    def __init__(self, process: ForwardProcess, joint: Tensor) -> None:
         self._best = [
-            exact_cavity(process, law.sum(tuple(range(n, law.ndim))) if n < law.ndim else law)
-            for n in range(1, law.ndim + 1)
+            exact_cavity(process, joint.sum(tuple(range(n, joint.ndim))) if n < joint.ndim else joint)
+            for n in range(1, joint.ndim + 1)
         ]
 
     def __call__(self, z: Tensor, t: Tensor, *, clean: Tensor | None = None) -> Tensor:

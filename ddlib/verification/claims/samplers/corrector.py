@@ -31,14 +31,14 @@ def runs(corrector: Corrector) -> list[Case]:
     return served(corrector, processes(), corrector.check, none=SUPPORTS)
 
 
-def _context(case: Case, law: Tensor, rows: int, generator: Generator) -> SamplingContext:
-    return case.context(law, rows, generator, 5, compact=True)
+def _context(case: Case, joint: Tensor, rows: int, generator: Generator) -> SamplingContext:
+    return case.context(joint, rows, generator, 5, compact=True)
 
 
-def _states(case: Case, law: Tensor, t: float, rows: int, generator: Generator) -> Tokens:
-    """Draw states at ``t`` of sequences from ``law``, (rows, L)."""
+def _states(case: Case, joint: Tensor, t: float, rows: int, generator: Generator) -> Tokens:
+    """Draw states at ``t`` of sequences from ``joint``, (rows, L)."""
     u = rand((rows,), generator, torch.device("cpu"))
-    tokens = torch.unravel_index(draw(law.flatten().expand(rows, -1), u), law.shape)
+    tokens = torch.unravel_index(draw(joint.flatten().expand(rows, -1), u), joint.shape)
     return case.process.sample(torch.stack(tokens, 1), at(t, rows), generator)
 
 
@@ -48,13 +48,13 @@ def _corrected(case: Case, run: SamplingContext, z: Tokens, t: float, step: floa
     return corrected
 
 
-def _kept(law: Tensor, case: Case, point: Point) -> Iterator[Comparison]:
+def _kept(joint: Tensor, case: Case, point: Point) -> Iterator[Comparison]:
     """Check that each position of a sequence still follows q_t after a correction."""
     t, generator = float(point["t"]), torch.Generator().manual_seed(1)
-    z = _states(case, law, t, _DRAWS, generator)
-    z = _corrected(case, _context(case, law, _DRAWS, generator), z, t)
-    axes = range(law.ndim)
-    marginals = torch.stack([law.sum([k for k in axes if k != i]) if law.ndim > 1 else law for i in axes])
+    z = _states(case, joint, t, _DRAWS, generator)
+    z = _corrected(case, _context(case, joint, _DRAWS, generator), z, t)
+    axes = range(joint.ndim)
+    marginals = torch.stack([joint.sum([k for k in axes if k != i]) if joint.ndim > 1 else joint for i in axes])
     chance = case.process.predictive(marginals[None], at(t))[0]
     yield drawn("draws of z", ("position", "z"), z, chance)
 

@@ -33,15 +33,15 @@ def texts(process: ForwardProcess) -> Tensor:
     return found[(process.token_likelihood(found, at(LATE, len(found))) > 0).any(-1).all(-1)]
 
 
-def by_level(process: ForwardProcess, law: Tensor, what: str) -> Tensor:
+def by_level(process: ForwardProcess, distribution: Tensor, what: str) -> Tensor:
     """Normalise distributions, (N, L, K): within each level if the levels at s do not depend on the network."""
     if what != "step" or not isinstance(process, LevelProcess):
-        return law / law.sum(-1, keepdim=True).clamp_min(1e-300)
+        return distribution / distribution.sum(-1, keepdim=True).clamp_min(1e-300)
     level = process.level_of(torch.arange(process.num_states)[None])[0]
-    total = torch.zeros_like(law)
+    total = torch.zeros_like(distribution)
     for i in range(len(process.levels)):
-        total = torch.where(level == i, law[..., level == i].sum(-1, keepdim=True), total)
-    return law / total.clamp_min(1e-300)
+        total = torch.where(level == i, distribution[..., level == i].sum(-1, keepdim=True), total)
+    return distribution / total.clamp_min(1e-300)
 
 
 def told(process: ForwardProcess, denoiser: Denoiser, meaning: Parameterization, z: Tensor, what: str) -> Tensor:

@@ -4,14 +4,20 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
+from ddlib.paces import Blocks
 from ddlib.processes import ForwardProcess
 from ddlib.processes.examples import levels, three
 from ddlib.samplers import Sampler, sample
+from ddlib.samplers.base import level_process
 from ddlib.samplers.likelihood import check_likelihood, likelihood
+from ddlib.samplers.order_costs import order_costs
+from ddlib.samplers.ordered import model_time
 from ddlib.schedules import Linear
+from ddlib.verification.claims.samplers.blocks import CausalDenoiser, ExactDenoiser
 from ddlib.verification.claims.samplers.sampler import hurried
-from ddlib.verification.framework.cases import Case, at_length, few, served
+from ddlib.verification.framework.cases import Case, at_length, context, few, served
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import drawn_jointly
 from ddlib.verification.framework.reference import exact_cavity, sequences
@@ -73,6 +79,62 @@ def _known(run: Case, point: Point) -> Iterator[Comparison]:
     yield Comparison("likelihood, given the best network", ("x_0", "x_1"), found.view_as(run.pair), run.pair, 1e-9)
 
 
+def _enumerated(run: Case, denoiser: Callable[[Tensor, Tensor], Tensor], group: int) -> Tensor:
+    """Compute the probability of every sequence of two tokens, (V, V), from all paths of the sampler.
+
+    The sampler chooses positions at every pair of states. Their new states are independent, each in proportion to the
+    mass of the tokens under it; the matrix of these transitions is applied once per edge.
+    """
+    steps, grid = 2 * (len(run.process.levels) - 1), sequences(run.process.num_states, 2)
+    call = context(run.process, denoiser, grid.shape, torch.linspace(1, 0, steps + 2), torch.Generator())
+    process, size, state = level_process(call), run.process.num_states, run.subject.init(call)
+    state = state._replace(z=grid, t=model_time(call, grid, state.memo))
+    target = run.subject.plan_step(call, state, 0, group).target
+    tokens, level = torch.arange(process.vocab_size), process.level_of(torch.arange(size)[None])[0]
+    under = torch.stack([process.ascend(tokens[None], torch.full_like(tokens[None], j))[0] for j in level.tolist()])
+    under = (under == torch.arange(size)[:, None]).to(torch.float64)  # (S, V): the tokens under each state
+    mass = denoiser(grid, state.t.to(torch.get_default_dtype())).softmax(-1) @ under.T
+    mass = torch.where((level == target[..., None]) & (under[grid] @ under.T > 0), mass, 0.0)
+    moves = (target < level[grid])[..., None]
+    chance = torch.where(moves, mass / mass.sum(-1, keepdim=True), one_hot(grid, size))
+    matrix = (chance[:, 0, :, None] * chance[:, 1, None, :]).flatten(1)
+    reached = one_hot(torch.tensor(size * size - 1), size * size).to(torch.float64)  # both positions are masks
+    for _ in range(steps):
+        reached = reached @ matrix
+    return reached.view(size, size)[tokens][:, tokens]
+
+
+def _paths(run: Case, point: Point) -> Iterator[Comparison]:
+    group, denoiser = int(point["group"]), opinionated(run.process)
+    tokens = sequences(run.process.vocab_size, 2)
+    found = likelihood(run.process, denoiser, tokens, run.subject, group=group).log_likelihood.exp()
+    expected = _enumerated(run, denoiser, group)
+    yield Comparison("likelihood, and all paths", ("x_0", "x_1"), found.view_as(expected), expected, 1e-9)
+
+
+def _one_by_one(run: Case, point: Point) -> Iterator[Comparison]:
+    tokens, axes = sequences(run.process.vocab_size, 2), ("x_0", "x_1")
+    denoiser, exact = opinionated(run.process), exact_cavity(run.process, run.pair)
+    costs = order_costs(run.process, denoiser, tokens, run.subject, 2)
+    total = (-costs.chain).exp().sum()
+    yield Comparison("chains of all texts, summed", (), total, torch.ones_like(total), 1e-9)
+    sets = likelihood(run.process, denoiser, tokens, run.subject, group=2).log_likelihood
+    yield Comparison("nats of sets", ("text",), costs.sets, -sets, 1e-9)
+    chain = (-order_costs(run.process, exact, tokens, run.subject, 2).chain).exp()
+    yield Comparison("chain, given the best network", axes, chain.view_as(run.pair), run.pair, 1e-9)
+
+
+def _by_blocks(run: Case, point: Point) -> Iterator[Comparison]:
+    tokens = sequences(run.process.vocab_size, 2)
+    for denoiser in (ExactDenoiser, CausalDenoiser):
+        for keep in (True, False):
+            found = likelihood(
+                run.process, denoiser(run.process, run.pair), tokens, run.subject, pace=Blocks(1), keep=keep
+            ).log_likelihood.exp()
+            what = f"likelihood by blocks, given {denoiser.__name__}{', kept' if keep else ''}"
+            yield Comparison(what, ("x_0", "x_1"), found.view_as(run.pair), run.pair, 1e-9)
+
+
 CLAIMS = (
     Claim("likelihood", "sums to one", "likelihoods of all sequences sum to one, for any network", "1e-9", _sums,
           ({"steps": _ALL}, {"steps": 2}), ({"steps": 1}, {"steps": 3}), at_length(2)),
@@ -81,4 +143,11 @@ CLAIMS = (
           at_length(2), rests_on=("sums to one",)),
     Claim("likelihood", "best network", "with the exact network it is the probability of the sequence", "1e-9", _known,
           applies=at_length(2, hurried), rests_on=("sums to one",)),
+    Claim("likelihood", "all paths", "in sets it is the probability of all paths of the sampler, for any network",
+          "1e-9", _paths, ({"group": 1}, {"group": 2}), applies=at_length(2), rests_on=("sums to one",),
+          means="the order may depend on the states alone, and positions of a set are independent given the states"),
+    Claim("likelihood", "one at a time", "the chain of an order sums to one, and is exact with the exact network",
+          "1e-9", _one_by_one, applies=at_length(2), rests_on=("sums to one",)),
+    Claim("likelihood", "by blocks", "with the exact network it is exact along blocks too, with a cache and without",
+          "1e-9", _by_blocks, applies=at_length(1), rests_on=("sums to one",)),
 )  # fmt: skip

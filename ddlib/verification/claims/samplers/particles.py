@@ -56,11 +56,11 @@ def _joint(run: Case) -> Tensor:
     return run.token[:, None] * run.token.flip(0)
 
 
-def _tilt(run: Case, law: Tensor, t: float) -> Tensor:
-    """Compute the distribution ``law`` of sequences times exp(scale r), not normalised."""
-    texts = sequences(len(law), law.ndim)
+def _tilt(run: Case, distribution: Tensor, t: float) -> Tensor:
+    """Compute the distribution ``distribution`` of sequences times exp(scale r), not normalised."""
+    texts = sequences(len(distribution), distribution.ndim)
     times = torch.full((len(texts),), t, dtype=torch.float64)
-    return law * (_SCALE * Prefers(run.process)(texts, times)).exp().view_as(law)
+    return distribution * (_SCALE * Prefers(run.process)(texts, times)).exp().view_as(distribution)
 
 
 def _means(quantity: str, z: Tensor, weights: Tensor, expected: Tensor) -> Comparison:
@@ -101,8 +101,8 @@ def _many(run: Case, point: Point) -> Iterator[Comparison]:
     state = many.init(call)
     for k in range(call.steps):
         state = many.step(call, state, k)
-    text, law = many.finalize(call, state), _tilt(run, _joint(run), 0.0)
-    yield drawn_jointly(f"texts drawn from {_MANY} particles", ("x_0", "x_1"), text, law / law.sum())
+    text, distribution = many.finalize(call, state), _tilt(run, _joint(run), 0.0)
+    yield drawn_jointly(f"texts drawn from {_MANY} particles", ("x_0", "x_1"), text, distribution / distribution.sum())
 
 
 def _alone(run: Case, point: Point) -> Iterator[Comparison]:

