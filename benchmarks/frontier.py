@@ -34,7 +34,8 @@ from recipes.console import make_console
 from recipes.embeddings import embeddings
 from recipes.embeddings.grouping import given_clusters
 from recipes.engine.run import Run
-from recipes.evaluation.frontier import network_calls, quality
+from recipes.evaluation.frontier import quality
+from recipes.generation.calls import network_calls
 from recipes.metrics import scoring
 from recipes.quickstart import SMOKE, make_clusters, read_data, word_vectors
 

@@ -34,7 +34,7 @@ from recipes.config import Recipe, recipe_yaml
 from recipes.data import open_prepared
 from recipes.embeddings.grouping import clusters_for
 from recipes.embeddings.neighbours import neighbourhoods, stream
-from recipes.evaluation.frontier import network_calls
+from recipes.generation.calls import network_calls
 from recipes.generation.sampling import Sampling, draw
 from recipes.model_io import open_saved
 

@@ -28,6 +28,7 @@ from recipes.evaluation import frontier as cell_measures
 from recipes.evaluation.generative import NONE
 from recipes.evaluation.report import check_model, named, write
 from recipes.evaluation.samples import draw_samples
+from recipes.generation.calls import network_calls
 from recipes.generation.sampling import Sampling, protocol
 from recipes.metrics.scoring import Scorer, load_scorer
 from recipes.model_io import WEIGHTS, LoadedModel, LoadOptions, Precision, measured_length
@@ -143,7 +144,7 @@ def measured(
 ) -> dict[str, Any]:
     """Draw and judge the samples of a cell."""
     sampling = options.sampling(cell.sampler, cell.steps)
-    with cell_measures.network_calls(saved.model) as made:
+    with network_calls(saved.model) as made:
         drawn = draw_samples(saved, sampling, options.samples, length, options.batch, options.seed, world)
     documents = [saved.document(words) for words in drawn]
     calls = made.sequences / options.samples

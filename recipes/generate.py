@@ -5,6 +5,7 @@
     python -m recipes.generate runs/owt/hdlm --prompt "The [MASK:3] in Boston was [MASK]." --trajectory
     python -m recipes.generate runs/owt/hdlm --sampler remask:eta=0.05 --html text.html
     python -m recipes.generate runs/owt/hdlm --prompt "The weather" --prompt "Yesterday we" --stream
+    python -m recipes.generate runs/owt/hdlm --prompt "The weather" --length auto:max=512 --out found.jsonl
     python -m recipes.generate runs/mnist/masks --label 3 --guidance 2 --out threes.gif
 
 Without a gap a prompt is the beginning of a text. With gaps it is a whole text: [MASK] is one free token, [MASK:12]
@@ -14,6 +15,7 @@ prompts are drawn together, with the same result as each alone.
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,7 +32,9 @@ from recipes.config import at_least, own_times
 from recipes.console import check_file, command, make_console, plain_errors, render
 from recipes.embeddings.naming import cluster_names
 from recipes.engine.provenance import provenance
-from recipes.generation.drafts import Drafts, show
+from recipes.generation.calls import NetworkCalls, network_calls
+from recipes.generation.drafts import Drafts, Trace, show, tell
+from recipes.generation.lengths import FoundLength, Steps
 from recipes.generation.prompt import (
     Row,
     check_known,
@@ -42,9 +46,10 @@ from recipes.generation.prompt import (
     stacked,
     together,
 )
-from recipes.generation.sampling import OnStep, Sampling, draw, protocol
+from recipes.generation.samples import Sample
+from recipes.generation.sampling import OnStep, Sampling, draw
 from recipes.model_io import LoadedModel, LoadOptions, Precision, make_sampler, one_of
-from recipes.visualization import Filmed, Text, write_page
+from recipes.visualization import Filmed, write_page
 from recipes.visualization.saving import FILMS, SUFFIXES, check_samples, names_of, write_samples
 
 FILMED = 16
@@ -71,9 +76,9 @@ class Options:
     """Allow symbols of a prompt that the tokenizer lacks: they become its unknown token, or are dropped."""
     samples: int = 4
     """Samples per prompt."""
-    length: int | None = None
+    length: int | str | None = None
     """Tokens of a sequence; by default as in training, drawn where lengths differ and have no end, or for a third-party
-    model as many as a prompt requires."""
+    model as many as a prompt requires. Or a rule that finds it: auto:max=1024, rho_eos:low=0.3, daedal:start=32."""
     new: int | None = None
     """Tokens behind each prompt without gaps, in place of --length."""
     sampling: Annotated[Sampling, tyro.conf.arg(name="")] = field(default_factory=Sampling)
@@ -100,11 +105,13 @@ class Options:
         object.__setattr__(self, "model", None)  # so that replace() gets one of the two
         given = (self.prompt,) if isinstance(self.prompt, str) else tuple(self.prompt or ())
         object.__setattr__(self, "prompt", given)  # a single prompt may be a plain string
-        limits = {name: 1 if (value := getattr(self, name)) is None else value for name in ("length", "new")}
+        limits = {name: value for name in ("length", "new") if isinstance(value := getattr(self, name), int)}
         at_least(1, samples=self.samples, batch=self.batch, **limits)
         at_least(0, seed=self.seed, numbers=min(self.numbers, default=0))
         if self.length is not None and self.new is not None:
             raise ValueError(f"new={self.new}: not with length={self.length}, which says the whole")
+        if self.found is not None and (self.html is not None or (self.out is not None and self.out.suffix in FILMS)):
+            raise ValueError(f"length={self.length!r}: not with a page or a film, which show places that stay")
         if given and self.prompts is not None:
             raise ValueError(f"prompts={self.prompts}: not with prompt={given[0]!r}, say all prompts in one way")
         if self.system is not None and not self.chat:
@@ -114,6 +121,17 @@ class Options:
         check_text("system", self.system or "")
         for text in given:
             check_prompt(text, self.chat)
+
+    @property
+    def found(self) -> FoundLength | None:
+        """The rule for the lengths, if they are not given."""
+        return FoundLength(self.length) if isinstance(self.length, str) else None
+
+    def about(self, saved: LoadedModel, sample: Sample) -> dict[str, Any]:
+        """Return all settings that determine a sample except its number."""
+        others = self.reading.said() | ({} if self.found is None else {"length": self.length})
+        others |= {"chat": True, "system": self.system} if sample.row.chat else {}
+        return sample.about(saved, self.sampling, self.seed, others)
 
     def texts(self) -> tuple[str | None, ...]:
         """Return the prompts, None for an unconditional sample; raise OSError or ValueError for a file without any."""
@@ -133,7 +151,8 @@ class Options:
         for name, text in (*(("prompt", text) for text in texts), ("system", self.system)):
             check_known(saved, name, text or "", self.unknown)
         pace = self.sampling.named(saved)
-        found = [row(saved, text, pace, self.length, self.new, self.chat, self.system) for text in texts]
+        length = self.length if self.found is None else self.found.checked(saved, self.sampling, texts)
+        found = [row(saved, text, pace, length, self.new, self.chat, self.system) for text in texts]
         for length in dict.fromkeys(one.length - one.lead for one in found):
             pace = self.sampling.course(saved, length)
             if self.html is not None and pace.block is None and own_times(pace, length):
@@ -141,32 +160,6 @@ class Options:
                     f"html: not with pace={pace!r}, a page shows texts or blocks at one time; --trajectory shows any"
                 )
         return found
-
-
-@dataclass
-class Sample:
-    """A sample to draw."""
-
-    row: Row
-    number: int
-    name: str
-    """Name among the samples."""
-    tokens: list[int] = field(default_factory=list)
-    film: Text | None = None
-
-    def shown(self, saved: LoadedModel) -> list[int]:
-        """Return the tokens to show: without beginning and end; in a chat the answer."""
-        if self.row.text is None:
-            return saved.document(self.tokens)
-        return self.tokens[self.row.first : self.row.end(self.tokens, saved.ends)]
-
-    def about(self, saved: LoadedModel, options: Options) -> dict[str, Any]:
-        """Return all settings that determine it except its number."""
-        settings = protocol(saved, options.sampling, options.seed, self.row.length - self.row.lead) | {
-            "prompt": self.row.text
-        }
-        settings |= options.reading.said()
-        return settings | ({"chat": True, "system": options.system} if self.row.chat else {})
 
 
 def asked(saved: LoadedModel, options: Options, rows: Sequence[Row]) -> list[Sample]:
@@ -190,25 +183,28 @@ def draw_all(saved: LoadedModel, options: Options, samples: Sequence[Sample], co
     sampler = make_sampler(saved, options.sampling.sampler)
     block = options.sampling.named(saved).block
     recorded = options.html is not None or (options.out is not None and options.out.suffix in FILMS)
-    trace: list[tuple[float, Tensor]] = []
-    filmed = 0
+    rule = None if options.found is None else options.found.rule(saved)
+    trace, filmed = Trace(), 0
     for group in together(saved, [sample.row for sample in samples], block, sampler, options.batch):
         mine = [samples[place] for place in group]
         prompt, length, lengths = stacked(saved, [one.row for one in mine])
-        follow, film = list[OnStep](), None
+        steps, film = Steps(saved.process.vocab_size), None
+        follow: list[OnStep] = [] if rule is None else [steps]
         if options.trajectory and 0 in group:
-            follow.append(partial(_keep, trace, group.index(0), samples[0].row.length - samples[0].row.lead))
+            follow.append(partial(trace.keep, group.index(0), samples[0].row.length - samples[0].row.lead))
         with Drafts(console, [one.name for one in mine], partial(_shown, saved, names, mine)) as drafts:
             follow += [drafts] if options.stream else []
-            on_step = partial(_tell, follow) if follow else None
+            on_step = partial(tell, follow) if follow else None
             if recorded and filmed < FILMED:
                 film = Filmed(make_sampler(saved, options.sampling.sampler), FILMED - filmed, on_step)
                 on_step = film.on_step
             index = torch.tensor([one.number for one in mine], device=saved.process.device)
             lead = mine[0].row.lead
-            drawn = draw(saved, options.sampling, options.seed, index, length, prompt, on_step, film, lengths, lead)
-        for one, tokens in zip(mine, drawn.tolist(), strict=True):
-            one.tokens = tokens[: one.row.length]
+            drawn = draw(
+                saved, options.sampling, options.seed, index, length, prompt, on_step, film, lengths, lead, rule
+            )
+        for place, (one, tokens) in enumerate(zip(mine, drawn.tolist(), strict=True)):
+            one.tokens, one.steps = tokens[: one.row.length], steps.of[place]
         for one, text in zip(mine, [] if film is None else film.end(drawn[:, lead:]), strict=False):
             one.film, filmed = text.first(one.row.length - lead), filmed + 1
     if options.trajectory:
@@ -218,15 +214,6 @@ def draw_all(saved: LoadedModel, options: Options, samples: Sequence[Sample], co
 def _shown(saved: LoadedModel, names: Sequence[str], samples: Sequence[Sample], place: int, z: Tensor) -> RichText:
     row = samples[place].row
     return render(saved.tokenizer, z[row.first if row.chat and not row.lead else 0 : row.length - row.lead], names)
-
-
-def _keep(trace: list[tuple[float, Tensor]], place: int, length: int, k: int, t: Tensor, z: Tensor) -> None:
-    trace.append((float(t[place].mean()), z[place, :length].cpu()))
-
-
-def _tell(listeners: Sequence[OnStep], k: int, t: Tensor, z: Tensor) -> None:
-    for listener in listeners:
-        listener(k, t, z)
 
 
 def generate(options: Options, console: Console) -> list[str]:
@@ -245,11 +232,15 @@ def generate(options: Options, console: Console) -> list[str]:
         symbols = names_of(saved.tokenizer, saved.process.vocab_size)
         check_samples(options.out, symbols, saved.layout)
     samples = asked(saved, options, options.rows(saved, prompts))
-    draw_all(saved, options, samples, console)
+    with nullcontext(NetworkCalls()) if options.found is None else network_calls(saved.model) as made:
+        draw_all(saved, options, samples, console)
     texts = [saved.tokenizer.decode(one.shown(saved)) for one in samples]
     for one, text in zip(samples, texts, strict=True):
         console.print(one.name, style="bold")
         console.print(text, markup=False)
+    if options.found is not None:
+        sizes, calls = [len(one.shown(saved)) for one in samples], made.sequences / len(samples)
+        console.print(f"tokens: {', '.join(map(str, sizes))}; network calls per sample: {calls:.1f}", soft_wrap=True)
     if options.html is not None:
         page(options, saved, samples)
         console.print(f"page: {options.html}", markup=False, soft_wrap=True)
@@ -272,7 +263,7 @@ def page(options: Options, saved: LoadedModel, samples: Sequence[Sample]) -> Non
         if one.film is not None:
             end = max(one.row.end(one.tokens, saved.ends) - one.row.lead, 0)
             shown.append((one.name if several else one.number, one.film, end))
-    settings = samples[0].about(saved, options)
+    settings = options.about(saved, samples[0])
     if several:
         settings |= {"prompt": [one.text for one in rows], "length": [one.length for one in rows]}
     write_page(options.html, saved, shown, options.run, settings | {"samples": len(samples), "shown here": len(shown)})
@@ -282,7 +273,8 @@ def keep(path: Path, options: Options, saved: LoadedModel, samples: Sequence[Sam
     """Write a line for each sample, with all settings to draw it again."""
     where = provenance(saved.plugins)
     lines = [
-        dict(index=one.number, text=text, tokens=one.tokens, protocol=one.about(saved, options) | {"provenance": where})
+        dict(index=one.number, text=text, tokens=one.tokens, protocol=options.about(saved, one) | {"provenance": where})
+        | ({} if options.found is None else {"length": len(one.shown(saved)), "steps": one.steps})
         for one, text in zip(samples, texts, strict=True)
     ]
     path.write_text("\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n", encoding="utf-8")

@@ -2,8 +2,7 @@
 
     python -m recipes.harness --model ddlib --model_args pretrained=runs/owt/hdlm,samples=16 --tasks arc_easy,hellaswag
 
-The arguments are those of ``lm_eval``, which finds a model of another package only this way: no release up to 0.4.13
-reads entry points.
+The arguments are those of ``lm_eval``, which up to release 0.4.13 reads no entry points.
 
 ``lm_eval``'s log-likelihood is here minus an upper bound of -log p, estimated with ``samples`` draws of time and noise,
 the same draws for all choices of a question. As in the HDLM paper it is that of context and completion together,
@@ -24,7 +23,8 @@ from torch import Tensor
 import ddlib as dd
 from recipes.config import at_least, own_times
 from recipes.console import command
-from recipes.generation.sampling import Sampling, batches, draw, protocol
+from recipes.generation.batches import batches
+from recipes.generation.sampling import Sampling, draw, protocol
 from recipes.metrics import given
 from recipes.model_io import Precision, measured_length, open_saved
 

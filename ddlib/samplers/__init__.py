@@ -13,6 +13,7 @@ from ddlib.samplers.entropy_bounded import EntropyBounded
 from ddlib.samplers.first_hitting import FirstHitting
 from ddlib.samplers.in_order import InOrder
 from ddlib.samplers.left_to_right import LeftToRight
+from ddlib.samplers.lengths import Daedal, Length, RhoEOS
 from ddlib.samplers.ordered import OrderedSampler
 from ddlib.samplers.overshoot import Overshoot
 from ddlib.samplers.particles import Particles
@@ -29,6 +30,7 @@ __all__ = [
     "Confidence",
     "Corrected",
     "Corrector",
+    "Daedal",
     "EdgeBalance",
     "EndOfText",
     "Ending",
@@ -39,11 +41,13 @@ __all__ = [
     "Gibbs",
     "InOrder",
     "LeftToRight",
+    "Length",
     "OrderedSampler",
     "Overshoot",
     "Particles",
     "Psi",
     "Remask",
+    "RhoEOS",
     "Sampler",
     "SamplingContext",
     "SelfCorrection",

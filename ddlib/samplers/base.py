@@ -180,6 +180,15 @@ class Sampler(ReversePart):
             result[predictions.b, predictions.i] = draw_logits(scores, u[predictions.b, predictions.i])
         return result
 
+    def time_of(self, run: SamplingContext, state: State) -> Times:
+        """Return the times of the sequences after positions were added or removed (``Length``), by default the same.
+
+        Args:
+            run: the call of ``sample``, with the drawn positions as ``free``.
+            state: the state after the change, with the times before it.
+        """
+        return state.t
+
     def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
         """Return the state of selected rows, in the given order and possibly with repetitions.
 

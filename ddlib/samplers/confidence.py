@@ -9,10 +9,18 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.samplers.base import SamplingContext, State, level_process
-from ddlib.samplers.ordered import OrderedSampler, levels
-from ddlib.typing import Tokens
+from ddlib.samplers.ordered import Expected, OrderedSampler, levels
+from ddlib.typing import Times, Tokens
 from ddlib.utils.random import rand
 from ddlib.utils.validation import check_count, check_number, require
+
+
+class Edits(NamedTuple):
+    """Memo of ``Confidence`` with ``edit``."""
+
+    expected: Expected
+    left: Int64[Tensor, "B"]
+    """Number of steps that may still edit a row without masks, 0 for a row that no longer changes."""
 
 
 class Confidence(OrderedSampler):
@@ -27,6 +35,15 @@ class Confidence(OrderedSampler):
     is exact in every order. Positions in the same step are drawn independently. Scores are computed from the logits
     before temperature and truncation. Rows are counted separately; the network is not evaluated at finished rows.
 
+    With ``edit`` a token that was drawn is replaced in later steps by the likeliest token of the network's output at
+    its position, if that is another one with a probability above ``edit``. This is token-to-token editing as LLaDA2.1
+    decodes (arXiv 2602.08676; JointThreshold in SGLang). Filling and editing share a network call. A row without masks
+    is edited until a step changes nothing, at most ``edit_steps`` times, so ``steps`` must leave steps for it. The
+    output is read as it is: with ``parameterization="posterior"`` and masks it is the token itself, and nothing is
+    edited. It means something at tokens only if wrong tokens occurred in training, as in that of LLaDA2.1; with plain
+    masks it was never trained, and the distribution of the samples is not that of the model. ``Gibbs`` and ``Remask``
+    keep the distribution. There is no likelihood with ``edit``.
+
     Args:
         score: "probability", "margin" or "entropy".
         per_step: number of edges per row and network call. In the last step all remaining positions become tokens.
@@ -39,17 +56,19 @@ class Confidence(OrderedSampler):
             the draw; a threshold is compared to scores without it. 0 is deterministic; scores that agree to five digits
             are ordered by position.
         force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
+        edit: probability in [0, 1) above which another token replaces one that was drawn; None for no editing.
+        edit_steps: largest number of steps that edit a row without masks; along blocks, for each block.
 
     Raises:
         TypeError, ValueError: another score, per_step below 1, a threshold outside the range of the score, temperature
-            below 0; when sampling, another number of thresholds than the process has edges, more edges than
-            ``per_step`` times the steps, or a process without levels.
+            below 0, edit outside [0, 1), edit_steps below 0; when sampling, another number of thresholds than the
+            process has edges, more edges than ``per_step`` times the steps, or a process without levels.
     """
 
     def __init__(
         self, score: str = "margin", per_step: int | Literal["expected", "rounded"] | None = None,
         threshold: float | Sequence[float] | None = None,
-        temperature: float = 0.0, force_transition: bool = False,
+        temperature: float = 0.0, force_transition: bool = False, edit: float | None = None, edit_steps: int = 16,
     ) -> None:  # fmt: skip
         require(score in _SCORES, f"score is {score!r}, must be one of {', '.join(map(repr, _SCORES))}")
         require(
@@ -68,8 +87,11 @@ class Confidence(OrderedSampler):
             self.threshold = None if threshold is None else _bound("threshold", threshold, score)
         self.temperature = check_number("temperature", temperature, 0, 1e6, ">= 0")
         super().__init__(force_transition)
+        self.edit = None if edit is None else check_number("edit", edit, 0, math.nextafter(1, 0), "in [0, 1)")
+        self.edit_steps = check_count("edit_steps", edit_steps, 0)
+        self.exact_marginals = edit is None
         self.by_times = isinstance(self.per_step, str)
-        self.consistent_joint = threshold is None and self.per_step in (None, 1)
+        self.consistent_joint = threshold is None and self.per_step in (None, 1) and edit is None
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -78,6 +100,10 @@ class Confidence(OrderedSampler):
     @property
     def deterministic(self) -> bool:
         return self.temperature == 0
+
+    @property
+    def replaces_tokens(self) -> bool:
+        return self.edit is not None
 
     def init(self, run: SamplingContext) -> State:
         """Draw the state at t = 1, after a check of the number of edges."""
@@ -93,7 +119,31 @@ class Confidence(OrderedSampler):
                 f"steps is {run.steps}, must be at least {need}: a row has {edges} edges to go down, "
                 f"and per_step is {self.per_step}",
             )
-        return state
+        if self.edit is None:
+            return state
+        return state._replace(memo=Edits(state.memo, torch.full_like(state.z[:, 0], self.edit_steps)))
+
+    def step(self, run: SamplingContext, state: State, k: int) -> State:
+        """Fill masks, and with ``edit`` replace tokens, by the output of one network call."""
+        if self.edit is None:
+            return super().step(run, state, k)
+        (expected, left), level = state.memo, levels(run, state.z)
+        run.network.cache_last = run.network.sight.repeatable
+        edited = state.z.clone()
+        for part in run.network.at(state.z, state.t, run.free & (level == 0) & (left > 0)[:, None]):
+            best, token = part.words(torch.zeros_like(part.z))[:, 0].softmax(-1).max(-1)
+            edited[part.b, part.i] = torch.where(best > self.edit, token, part.z)
+        changed, full = edited != state.z, ~(level > 0).any(1)
+        after = super().step(run, state._replace(memo=expected), k)
+        left = torch.where(full, torch.where(changed.any(1), left - 1, 0), left)
+        return State(torch.where(changed, edited, after.z), after.t, Edits(expected, left))
+
+    def time_of(self, run: SamplingContext, state: State) -> Times:
+        return super().time_of(run, state if self.edit is None else state._replace(memo=state.memo.expected))
+
+    def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
+        picked = super().select_rows(state, rows)
+        return picked if self.edit is None else picked._replace(memo=state.memo._replace(left=state.memo.left[rows]))
 
     def confidence(self, log_probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
         return _SCORES[self.score].of(log_probs)

@@ -221,7 +221,7 @@ def check_likelihood(process: ForwardProcess, order: Sampler) -> None:
 
     Raises:
         TypeError: a sampler without an order; a process without such levels, or with several paths to a token.
-        ValueError: a random order; a process that does not start at the mask.
+        ValueError: a random order, or one that edits tokens; a process that does not start at the mask.
     """
     if not isinstance(order, OrderedSampler):
         raise TypeError(
@@ -231,6 +231,11 @@ def check_likelihood(process: ForwardProcess, order: Sampler) -> None:
     require(
         order.deterministic,
         f"order is {order!r}, must choose without chance: a likelihood would be the mean over all its choices; "
+        f"{_INSTEAD}",
+    )
+    require(
+        not order.replaces_tokens,
+        f"order is {order!r}, must leave tokens as they are drawn: where edit replaces some, many ways lead to a text; "
         f"{_INSTEAD}",
     )
     ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=process.device)

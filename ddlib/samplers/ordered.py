@@ -70,6 +70,11 @@ class OrderedSampler(Sampler):
         return not defined_below(self, OrderedSampler, "noise")
 
     @property
+    def replaces_tokens(self) -> bool:
+        """True if tokens may be replaced after they are drawn: sequences then have no likelihood in closed form."""
+        return False
+
+    @property
     def uses_predictions(self) -> bool:
         """True if the choice depends on the child distributions; False saves evaluations at other positions."""
         return True
@@ -178,6 +183,9 @@ class OrderedSampler(Sampler):
         )
         return State(z, model_time(run, z, state.memo), state.memo)
 
+    def time_of(self, run: SamplingContext, state: State) -> Times:
+        return model_time(run, state.z, state.memo)
+
     def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
         """Return the state of selected rows; the memo has no axis of rows."""
         return state._replace(z=state.z[rows], t=state.t[rows])
@@ -222,7 +230,8 @@ def check_order(process: ForwardProcess, order: Sampler) -> None:
 
     Raises:
         TypeError: a sampler without an order; a process without levels.
-        ValueError: a process that does not start at the mask; an order whose choice depends on a time grid.
+        ValueError: a process that does not start at the mask; an order whose choice depends on a time grid, or
+            that edits tokens.
     """
     if not isinstance(order, OrderedSampler):
         raise TypeError(
@@ -234,6 +243,10 @@ def check_order(process: ForwardProcess, order: Sampler) -> None:
     require(
         process.levels[-1] == 1 and process.exact_ends,
         f"an order needs a process that starts at the mask alone, {process!r} does not; {_RANDOM_NOISE}",
+    )
+    require(
+        not order.replaces_tokens,
+        f"order is {order!r}, must leave tokens as they are drawn: edit is for sampling alone, leave it out",
     )
     require(
         not order.by_times,

@@ -11,6 +11,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.processes.base import check_process
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler
+from ddlib.samplers.lengths import Length
 from ddlib.samplers.runtime.context import MemoryContext
 from ddlib.samplers.runtime.logit_processors import LogitProcessors, Scheduled, Truncation
 from ddlib.samplers.runtime.loop import SamplingCall, check_guided, check_memory, draw_along_pace, draw_tokens
@@ -44,6 +45,7 @@ def sample(
     compact: bool = True,
     pace: Pace | None = None,
     keep: bool | str = True,
+    length: Length | None = None,
     memory: bool = False,
     generator: Generator = None,
     seeds: Sequence[int] | None = None,
@@ -86,6 +88,8 @@ def sample(
             same; the cache saves time and takes memory. For a ``WindowDenoiser`` with ``Blocks``, approximate caches by
             name: "prefix" reuses keys and values of the positions before a block, "dual" also those behind it, from the
             first call of the block, or with "dual:refresh=4" from every fourth call of a sequence in it.
+        length: rule that lengthens and shortens each sequence while it is drawn, such as ``RhoEOS`` and ``Daedal``; L
+            is then the largest length. The prompt holds tokens at the beginning alone. None for sequences of length L.
         memory: whether each call of the network takes the features of the sequence's previous call, for a
             ``ddlib.typing.TakesMemory`` such as ``DiT(memory=True)``. Without it the network is called as ``bound``
             and ``likelihood`` call it, without memory.
@@ -131,6 +135,12 @@ def sample(
         ending.check(process)
         if not sampler.supports_stopping:
             raise TypeError(f"endings holds {ending!r}, which {sampler!r} cannot serve: a row is several texts there")
+    if length is not None:
+        if not isinstance(length, Length):
+            raise TypeError(f"length is {length!r}, must be a ddlib.samplers.Length object such as RhoEOS(word)")
+        length.check(process, sampler)
+        if memory:
+            raise TypeError(f"length is {length!r} and memory is True, must be False: features belong to positions")
     vetoes = [ending.forbids for ending in endings]
     processors = LogitProcessors(process, forbidden, repetition_penalty, vetoes, shape[1])
     target = torch.device(device) if device is not None else process.device if prompt is None else prompt.device
@@ -143,11 +153,13 @@ def sample(
     check_guided(model, sampler, plain=truncation.idle and not processors)
     reuse = reuse_of(keep)
     check_reuse(reuse, pace, model.capabilities, sampler)
+    if length is not None and model.capabilities.has_step_distribution:
+        raise TypeError(f"length is {length!r}, and {denoiser!r} steers the law of z_s: steer on='words'")
     run = SamplingCall(
         process, model, truncation.at(1.0), _grid(steps, times).to(target), free,
         generator if seeds is None else _seeded(seeds, generator, shape[0], target),
         sampler=sampler, fixed=fixed, truncation=truncation, endings=tuple(endings), on_step=on_step,
-        pace=pace, keep=reuse,
+        pace=pace, keep=reuse, length=length,
     )  # fmt: skip
     fixed = draw_tokens(run) if pace is None else draw_along_pace(run)
     for ending in endings:

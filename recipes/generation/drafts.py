@@ -19,6 +19,7 @@ SNAPSHOTS = 6
 """Number of states of a trajectory that are shown."""
 
 Render = Callable[[int, Tensor], Text]
+Listener = Callable[[int, Tensor, Tensor], None]
 
 
 class Drafts:
@@ -61,6 +62,20 @@ class Drafts:
             self._before[number] = text.plain
         if self._console.is_terminal:
             self._live.update(Group(*lines), refresh=True)
+
+
+class Trace(list[tuple[float, Tensor]]):
+    """Times and states of one row after each step; ``keep`` is an ``on_step``."""
+
+    def keep(self, place: int, length: int, k: int, t: Tensor, z: Tensor) -> None:
+        """Append the first states of the row at ``place``."""
+        self.append((float(t[place].mean()), z[place, :length].cpu()))
+
+
+def tell(listeners: Sequence[Listener], k: int, t: Tensor, z: Tensor) -> None:
+    """Call several functions after a step."""
+    for listener in listeners:
+        listener(k, t, z)
 
 
 def show(saved: LoadedModel, trace: Sequence[tuple[float, Tensor]], console: Console) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ddlib.paces import Pace
 from ddlib.samplers import Sampler
 from recipes.data.unknown import LISTED, listed
-from recipes.generation.sampling import batches
+from recipes.generation.batches import batches
 from recipes.model_io import LoadedModel
 from recipes.model_io.reading import check_exact
 

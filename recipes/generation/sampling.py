@@ -1,9 +1,8 @@
 """Sampling from a trained model: options and draws."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from itertools import groupby
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Int
@@ -13,7 +12,7 @@ import ddlib as dd
 from ddlib.guidance import ClassifierFree
 from ddlib.paces import Pace
 from ddlib.parameterization.capabilities import Capabilities
-from ddlib.samplers import Ending, EndOfText, Settled
+from ddlib.samplers import Ending, EndOfText, Length, Settled
 from ddlib.samplers.runtime.loop import check_memory, check_paced
 from ddlib.samplers.runtime.reuse import check_reuse, reuse_of
 from ddlib.typing import Denoiser
@@ -25,7 +24,6 @@ from recipes.model_io import LoadedModel, check_sampler, make_sampler, padded
 NOISE = 2**62
 """Number of the step whose noise samples use; passes over a corpus have small ones."""
 
-T = TypeVar("T")
 OnStep = Callable[[int, Tensor, Tensor], None]
 Scheduled = float | tuple[float, float]
 """A number, or two: at noise and at data, interpolated in between."""
@@ -76,7 +74,7 @@ class Sampling:
     def __post_init__(self) -> None:
         at_least(1, steps=self.steps, top_k=1 if self.top_k is None else self.top_k)
         at_least(1, repetition_penalty=self.repetition_penalty)
-        at_least(0, min_tokens=self.min_tokens, stop_entropy=self.stop_entropy or 0)
+        at_least(0, min_tokens=self.min_tokens, stop_entropy=self.stop_entropy or 0, guidance=self.guidance)
         for value in _both(self.temperature):
             at_least(0, temperature=value)
         for value in _both(self.top_p):
@@ -84,7 +82,6 @@ class Sampling:
                 raise ValueError(f"top_p={value}: must lie in (0, 1]")
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p={self.min_p}: must lie in [0, 1]")
-        at_least(0, guidance=self.guidance)
         if self.label is None and self.guidance != 1:
             raise ValueError(f"guidance={self.guidance}: guides towards a label, give one by label")
         check_sampler(self.sampler)
@@ -206,6 +203,7 @@ def draw(
     sampler: dd.samplers.Sampler | None = None,
     lengths: Int[Tensor, " B"] | None = None,
     lead: int = 0,
+    rule: Length | None = None,
 ) -> Int[Tensor, "B L"]:
     """Draw samples with the noise of these indices: each is independent of the others in the batch.
 
@@ -222,6 +220,7 @@ def draw(
             that ``leaves_out``.
         lead: tokens at the front of the prompt, (B, P), which a model that ``leads`` encodes separately; ``on_step``
             and the sampler get only the positions behind them.
+        rule: rule for lengths up to ``length``, behind the ``lead``; None for that length.
 
     Raises:
         ValueError: a pace that the sequences, the network or the sampler do not support.
@@ -250,20 +249,13 @@ def draw(
         parameterization=getattr(denoiser, "parameterization", None) or saved.parameterization,
         compact=lengths is None and front is None,
         pace=sampling.course(saved, length - lead),
+        length=rule,
         memory=sampling.memory,
         keep=True if sampling.keep is None else sampling.keep,
         generator=dd.KeyedGenerator(seed, NOISE, index),
         on_step=on_step,
     )
     return drawn if front is None else torch.cat([front, drawn], 1)
-
-
-def batches(items: Sequence[T], alike: Callable[[T], Hashable], size: int) -> Iterator[list[int]]:
-    """Yield the indices of items that are alike, at most ``size`` together."""
-    order = sorted(range(len(items)), key=lambda number: alike(items[number]))
-    for _, members in groupby(order, key=lambda number: alike(items[number])):
-        group = list(members)
-        yield from (group[first : first + size] for first in range(0, len(group), size))
 
 
 def protocol(saved: LoadedModel, sampling: Sampling, seed: int, length: int) -> dict[str, Any]:

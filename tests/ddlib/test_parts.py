@@ -96,7 +96,8 @@ PER_LEVEL = {"kind": "per_level", "factors": [1, 0.5], "weighting": "clip:high=3
     ("group", "values", "shown"),
     [
         ("samplers", BY_CONFIDENCE,
-         "Confidence(score='entropy', per_step=None, threshold=(-0.1, -0.2), temperature=0.0, force_transition=False)"),
+         "Confidence(score='entropy', per_step=None, threshold=(-0.1, -0.2), temperature=0.0, force_transition=False, "
+         "edit=None, edit_steps=16)"),
         ("samplers", {"kind": "ddlib.samplers:EntropyBounded", "gamma": 1}, "EntropyBounded(gamma=1.0, "),
         ("samplers", {"kind": "ddlib.samplers:EntropyBounded", "gamma": "inf"}, "EntropyBounded(gamma=inf, "),
         ("samplers", {"kind": "ddlib.samplers:Remask", "rule": "loop", "t_on": 0.6},

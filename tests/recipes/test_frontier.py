@@ -14,8 +14,9 @@ import ddlib as dd
 from ddlib_models import DiT
 from recipes import frontier as command
 from recipes.console import make_console
-from recipes.evaluation.frontier import held_out_documents, network_calls, quality, write_figure
+from recipes.evaluation.frontier import held_out_documents, quality, write_figure
 from recipes.frontier import Options, frontier, main
+from recipes.generation.calls import network_calls
 from recipes.metrics.scoring import Scores, load_scorer, score
 from recipes.model_io import open_saved
 

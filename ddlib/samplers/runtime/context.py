@@ -1,5 +1,6 @@
-"""Model inputs beside the tokens: a window of the sequence, cached keys and values, features of the previous call."""
+"""Model inputs beside the tokens: a part of the sequence, cached keys and values, features of the previous call."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -195,3 +196,57 @@ class ReusingContext(WindowContext):
         if self._some is None or not torch.equal(self._some[0], slot):
             self._some = slot, self._cache.rows(slot)
         return self._some[1]
+
+
+class RaggedContext(FullContext):
+    """Model input without the columns behind the length of each row; the denoiser is called once per length.
+
+    Its output has the columns of the longest row. It is 0 behind the others and at rows of length 0.
+
+    Args:
+        denoiser: ``(z, t) -> logits``, split or not.
+        lengths: (B,) number of columns of each row.
+        unknown: number that is not a token, for the columns behind a row in ``text``.
+        compact: whether a call has the rows of its length alone. Otherwise it has all rows, of the same columns.
+    """
+
+    def __init__(self, denoiser: Denoiser, lengths: Int64[Tensor, "B"], unknown: int, compact: bool) -> None:
+        super().__init__(denoiser)
+        self.lengths, self.unknown, self.compact = lengths, unknown, compact
+
+    def text(self, z: Tokens) -> Int64[Tensor, "B n"]:
+        column = torch.arange(z.shape[1], device=z.device)
+        return torch.where(column < self.lengths[:, None], z, self.unknown)
+
+    def width(self, length: int) -> int:
+        return int(self.lengths.max())
+
+    def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
+        return self._each(super().logits, z, t, rows, self.width(z.shape[1]))
+
+    def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
+        return self._each(super().features, z, t, rows, self.width(z.shape[1]))
+
+    def features_at(self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None) -> Tensor:
+        at = super().features_at
+
+        def features(cut: Tokens, t: Times, mine: Tensor) -> Tensor:
+            return at(cut, t, positions[mine].clamp_max(cut.shape[1] - 1))
+
+        return self._each(features, z, t, rows, positions.shape[1], True)
+
+    def _each(
+        self, function: Callable[..., Tensor], z: Tokens, t: Times, rows: Tensor | None, width: int, at: bool = False
+    ) -> Tensor:
+        """Evaluate a function of states and times for each length, and put its results into (B, width, K)."""
+        lengths = self.lengths if rows is None else self.lengths[rows]
+        output: Tensor | None = None
+        for length in lengths[lengths > 0].unique().tolist():
+            mine = lengths == length
+            some = mine if self.compact else torch.ones_like(mine)
+            found = function(z[some, :length], t[some], *([some] if at else []))
+            if output is None:
+                output = found.new_zeros(len(z), width, found.shape[-1])
+            output[mine, : found.shape[1]] = found if self.compact else found[mine]
+        assert output is not None  # the wrapper is called where there are positions to draw
+        return output

@@ -11,9 +11,11 @@ from torch import Tensor
 from ddlib.paces import Pace
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.samplers.base import Sampler, SamplingContext, State, at
+from ddlib.samplers.lengths import Length
 from ddlib.samplers.runtime.context import CachedContext, ReusingContext, WindowContext
 from ddlib.samplers.runtime.logit_processors import Truncation
 from ddlib.samplers.runtime.model import FullContext, ModelWrapper
+from ddlib.samplers.runtime.resizing import Resizing
 from ddlib.samplers.runtime.reuse import Reuse
 from ddlib.samplers.stopping import Ending
 from ddlib.typing import BlockDenoiser, Times, Tokens
@@ -37,6 +39,8 @@ class SamplingCall(SamplingContext):
     """Order of the positions; None for one time for all."""
     keep: bool | Reuse
     """Whether a ``typing.BlockDenoiser`` caches its computations for earlier blocks, or the rule of another cache."""
+    length: Length | None = None
+    """Rule for the lengths of the sequences; None for the shape's."""
 
 
 def draw_tokens(call: SamplingCall) -> Tokens:
@@ -44,7 +48,11 @@ def draw_tokens(call: SamplingCall) -> Tokens:
     run, sampler, drawn = call, call.sampler, call.free
     fixed, free = call.fixed, call.free
     memos: list[Any] = [None for _ in call.endings]
+    resizing = None if call.length is None else Resizing(call.length, call, sampler)
     state = sampler.init(run)
+    if resizing is not None:
+        run, state = resizing(run, state._replace(z=torch.where(free, state.z, fixed)), -1)
+        fixed, free = state.z, run.free
     for k in range(-1, run.steps):
         if k >= 0:
             sharpen = call.truncation.at(float(run.times[k]))
@@ -56,9 +64,12 @@ def draw_tokens(call: SamplingCall) -> Tokens:
                 tokens, done, memos[i] = ending.finished(run, state, drawn, memos[i])
                 fixed, free = torch.where(done & free, tokens, fixed), free & ~done
                 run, state = replace(run, free=free), state._replace(z=torch.where(free, state.z, fixed))
+        if resizing is not None and 0 <= k < run.steps - 1:
+            run, state = resizing(run, state, k)
+            fixed, free = state.z, run.free
         if call.on_step is not None:
             call.on_step(k, state.t, state.z)
-        if call.endings and not bool(free.any()):
+        if (call.endings or resizing is not None) and not bool(free.any()):
             return fixed
     run = replace(run, sharpen=call.truncation.at(0.0))
     return torch.where(free, sampler.finalize(run, state), fixed)
@@ -163,6 +174,8 @@ def check_paced(pace: Pace, sampler: Sampler) -> None:
 def _check_pace(run: SamplingCall, pace: Pace) -> None:
     """Raise TypeError unless sampler and denoiser support the pace."""
     check_paced(pace, run.sampler)
+    if run.length is not None:
+        raise TypeError(f"length is {run.length!r} and pace is {pace!r}, must be Together(): a row changes as a whole")
     able = run.network.capabilities
     able.check_time_input(0, repr(pace))
     if able.has_step_distribution:

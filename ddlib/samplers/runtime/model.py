@@ -8,6 +8,7 @@ from typing import NamedTuple, Self, cast
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization, cavity_logits, layout_of
@@ -42,6 +43,10 @@ class FullContext:
     def text(self, z: Tokens) -> Int64[Tensor, "B n"]:
         """Return the sequences that contain the tokens; unknown positions hold numbers that are not tokens."""
         return z
+
+    def width(self, length: int) -> int:
+        """Return the number of positions of the output, the first of ``length``; at the others nothing is drawn."""
+        return length
 
     def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
         """Compute the logits of the tokens, (B, L, K)."""
@@ -112,11 +117,11 @@ class ModelWrapper:
     def __call__(self, z: Tokens, t: Times) -> Logits:
         """Compute the logits over tokens at every position, (B, L, V)."""
         if self.cache_last:
-            output, flat = self._whole(z, t).flatten(0, 1), z.flatten()
+            output, flat = _widened(self._whole(z, t), z).flatten(0, 1), z.flatten()
             output = self.head.logits(output, flat, torch.zeros_like(flat), False).view(*z.shape, -1)
         else:
             with self._evaluating(z):
-                output = self.sight.logits(z, t.to(torch.get_default_dtype()))
+                output = _widened(self.sight.logits(z, t.to(torch.get_default_dtype())), z)
         logits = cavity_logits(self.process, output, z, t, self.parameterization)
         return logits if self.wording is None else self.wording.everywhere(logits, self.sight.text(z), self.sight.first)
 
@@ -194,8 +199,8 @@ class ModelWrapper:
         """True if fewer logits may be faster; logit processors need all of them."""
         return self.process.device.type == "cpu" and self.wording is None
 
-    def _whole(self, z: Tokens, t: Times) -> Float[Tensor, "B L K"]:
-        """Return the output at every position, evaluated once for identical states and times."""
+    def _whole(self, z: Tokens, t: Times) -> Float[Tensor, "B n K"]:
+        """Return the output at the positions of its ``width``, evaluated once for identical states and times."""
         if self._last is None or not (torch.equal(self._last[0], z) and torch.equal(self._last[1], t)):
             output, _ = self._run(z, t.to(torch.get_default_dtype()), torch.ones_like(z, dtype=torch.bool))
             self._last = z.clone(), t.clone(), output
@@ -221,7 +226,7 @@ class ModelWrapper:
     def _output(
         self, z: Tokens, t: Times, where: Bool[Tensor, "B L"], kept: Tensor | None
     ) -> tuple[Tensor, Int64[Tensor, "B L"]]:
-        column, number = torch.arange(z.shape[1], device=z.device).expand_as(z), z.shape[1]
+        column, number = torch.arange(z.shape[1], device=z.device).expand_as(z), self.sight.width(z.shape[1])
         if not self.capabilities.is_split:
             output = self.sight.logits(z, t, kept)
         elif self.capabilities.is_sparse and z.device.type == "cpu":
@@ -231,8 +236,13 @@ class ModelWrapper:
             output = self.sight.features_at(z, t, positions, kept)
         else:
             output = self.sight.features(z, t, kept)
-        self.head.check(output, z, number)
+        self.head.check(output, z[:, : self.sight.width(z.shape[1])], number)
         return output, column
+
+
+def _widened(output: Tensor, z: Tokens) -> Tensor:
+    """Append zeros to an output at the first positions only; later checks reject other shapes."""
+    return output if output.ndim != 3 else pad(output, (0, 0, 0, max(z.shape[1] - output.shape[1], 0)))
 
 
 class Predictions(NamedTuple):

@@ -1,0 +1,35 @@
+"""Samples of prompts: those to draw, and those that were drawn."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from recipes.generation.prompt import Row
+from recipes.generation.sampling import Sampling, protocol
+from recipes.model_io import LoadedModel
+from recipes.visualization import Text
+
+
+@dataclass
+class Sample:
+    """A sample to draw."""
+
+    row: Row
+    number: int
+    name: str
+    """Name among the samples."""
+    tokens: list[int] = field(default_factory=list)
+    steps: int = 0
+    """Steps in which it had positions to fill; counted if a rule finds its length."""
+    film: Text | None = None
+
+    def shown(self, saved: LoadedModel) -> list[int]:
+        """Return the tokens to show: without beginning and end; in a chat the answer."""
+        if self.row.text is None:
+            return saved.document(self.tokens)
+        return self.tokens[self.row.first : self.row.end(self.tokens, saved.ends)]
+
+    def about(self, saved: LoadedModel, sampling: Sampling, seed: int, others: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all settings that determine it except its number; ``others`` are those of the command."""
+        settings = protocol(saved, sampling, seed, self.row.length - self.row.lead)
+        return settings | {"prompt": self.row.text} | dict(others)

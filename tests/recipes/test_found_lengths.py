@@ -1,0 +1,105 @@
+"""Lengths that a rule finds: ``--length auto:max=1024`` of ``recipes.generate``."""
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from published import LENGTH, publish_tiny
+
+import ddlib as dd
+from recipes.console import make_console
+from recipes.generate import Options, generate, main
+from recipes.generation.lengths import FoundLength
+from recipes.generation.sampling import NOISE, Sampling
+from recipes.model_io import open_saved
+
+FEW = Sampling(steps=30, sampler="confidence:threshold=0.5")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return publish_tiny(tmp_path_factory.mktemp("masks"), packed=True).run
+
+
+@pytest.fixture(scope="module")
+def saved(run):
+    return open_saved(run)
+
+
+def drawn(run, tmp_path, **options):
+    """The lines of the file, and what was printed."""
+    out, printed = tmp_path / "found.jsonl", io.StringIO()
+    generate(Options(run=str(run), sampling=FEW, out=out, **options), make_console(printed))
+    return [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()], printed.getvalue()
+
+
+def test_a_rule_is_that_of_ddlib(run, saved, tmp_path):
+    lines, printed = drawn(run, tmp_path, samples=3, length="auto:max=20,start=4,step=2,positions=4", seed=5)
+    rule = dd.samplers.RhoEOS(saved.special.eos, start=4, step=2, positions=4)
+    sampler = dd.samplers.Confidence(threshold=0.5)
+    expected = dd.sample(
+        saved.process, saved.denoiser, (3, 20), sampler, 30, length=rule, parameterization="posterior",
+        generator=dd.KeyedGenerator(5, NOISE, torch.arange(3)),
+    )  # fmt: skip
+    assert [line["tokens"] for line in lines] == expected.tolist()
+    sizes = [line["length"] for line in lines]
+    assert sizes == [len(saved.document(line["tokens"])) for line in lines]
+    assert f"tokens: {', '.join(map(str, sizes))}; network calls per sample: " in printed
+    assert all(line["protocol"]["length"] == "auto:max=20,start=4,step=2,positions=4" for line in lines)
+    calls = float(printed.split("per sample: ")[1].split()[0])
+    assert calls == pytest.approx(sum(line["steps"] for line in lines) / 3, abs=0.05)
+
+
+@pytest.mark.parametrize("length", ["rho_eos:start=3,step=1", "daedal:start=3,step=2,positions=4,max=18"])
+def test_a_sample_is_the_same_with_any_others(run, tmp_path, length):
+    prompts = ("The state", "Tonight we celebrate the work")
+    lines, _ = drawn(run, tmp_path, samples=2, length=length, prompt=prompts, batch=4)
+    alone, _ = drawn(run, tmp_path, numbers=(1,), length=length, prompt=prompts[1])
+    small, _ = drawn(run, tmp_path, samples=2, length=length, prompt=prompts, batch=1)
+    for line in (*lines, *alone, *small):
+        del line["protocol"]["provenance"]  # it holds the time
+    assert small == lines and lines[3:] == alone
+
+
+def test_the_length_of_the_model_is_the_largest(run, saved, tmp_path):
+    lines, _ = drawn(run, tmp_path, samples=1, length="auto")
+    assert len(lines[0]["tokens"]) == LENGTH == FoundLength("auto").limit(saved)
+
+
+def test_by_command(run, capsys):
+    main([str(run), "--length", "daedal:max=12,start=2,step=1", "--samples", "2", "--steps", "3", "--stream"])
+    assert "network calls per sample" in capsys.readouterr().out
+    main([str(run), "--length", "8", "--samples", "1", "--steps", "2"])
+    assert "network calls" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"length": "automatic"}, "length='automatic': must be a number, or one of auto, rho_eos, daedal, as in auto:max"),
+     ({"length": "auto:most=9"}, "'most' is no option of auto, which has start, low, high, .* and max"),
+     ({"length": "auto:word=9"}, "'word' is no option of auto"),
+     ({"length": "auto:20"}, "'20' is no option of auto"),
+     ({"length": "auto:max=0"}, "max must be a number of tokens, at least 1"),
+     ({"length": "auto:max=many"}, "max must be a number of tokens, at least 1"),
+     ({"length": "auto:low=0.9"}, "length='auto:low=0.9': low is 0.9 and high is 0.6, must be at most high"),
+     ({"length": "auto:start=few"}, "length='auto:start=few': Input should be a valid integer"),
+     ({"length": "auto", "new": 3}, "new=3: not with length=auto"),
+     ({"length": "auto", "html": "page.html"}, "length='auto': not with a page or a film"),
+     ({"length": f"auto:max={LENGTH + 1}"}, f"max must be at most {LENGTH}, which .* knows"),
+     ({"length": "auto", "prompt": "The [MASK:3] of"}, "length='auto': not with gaps in a prompt"),
+     ({"length": "auto", "sampling": Sampling(sampler="first_hitting")}, "which FirstHitting.* cannot serve"),
+     ({"length": "auto", "sampling": Sampling(memory=True)}, "memory"),
+     ({"length": "auto:block=4"}, "block of RhoEOS.* is 4, and Ancestral.* steps by times"),
+     ({"length": "auto", "sampling": Sampling(pace="blocks:size=4", sampler="confidence")}, "not with pace=Blocks")],
+)  # fmt: skip
+def test_refused(run, options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        generate(Options(run=str(run), **options), make_console(io.StringIO()))
+
+
+def test_a_model_without_an_end_needs_a_number(saved):
+    without = replace(saved, special=replace(saved.special, eos=None))
+    with pytest.raises(ValueError, match=r"length='auto': .* has no end of text, give a number"):
+        FoundLength("auto").rule(without)
