@@ -2,11 +2,10 @@
 
     python -m recipes.harness --model ddlib --model_args pretrained=runs/owt/hdlm,samples=16 --tasks arc_easy,hellaswag
 
-The arguments are those of ``lm_eval``, which up to release 0.4.13 reads no entry points.
-
-``lm_eval``'s log-likelihood is here minus an upper bound of -log p, estimated with ``samples`` draws of time and noise,
-the same draws for all choices of a question. As in the HDLM paper it is that of context and completion together,
-without padding; with ``conditional=True`` that of the completion alone, the context given.
+The arguments are those of ``lm_eval``, which up to release 0.4.13 reads no entry points. Its log-likelihood is here
+minus an upper bound of -log p, estimated with ``samples`` draws of time and noise, the same for all choices of a
+question. As in the HDLM paper it is that of context and completion together, without padding; with
+``conditional=True`` that of the completion alone, the context given.
 """
 
 import hashlib
