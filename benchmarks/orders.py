@@ -17,7 +17,7 @@ resumed by the same command. Protocol and expectations are on the page, written 
 import json
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -48,15 +48,18 @@ from recipes.engine.validation import over
 from recipes.metrics import Terms, read
 from recipes.model_io import LoadedModel, make_sampler, open_saved
 
+RATE = 1e-3
+"""Learning rate of the continued runs."""
 CONFIDENCE, LEFT = "confidence", "left_to_right"
 MASKS, THREE = Model(dict(kind="mdlm")), Model(dict(kind="hdlm_levels", clusters=[64, 8]), EDGES)
 ALONG = dict(order=CONFIDENCE)
+HALF = ALONG | dict(order_share=0.5)
 PROCESSES = {"masks": MASKS, "HDLM-64": Model(TWO, EDGES), "HDLM-64-8": THREE}
 RULES: dict[str, dict[str, dict[str, Any]]] = {
     "masks": {
         "": {},
         ", along confidence": ALONG,
-        ", half along confidence": ALONG | dict(order_share=0.5),
+        ", half along confidence": HALF,
         ", left to right": dict(order=LEFT),
         ", along confidence, 64 a step": ALONG | dict(order_per_step=64),
     },
@@ -64,6 +67,13 @@ RULES: dict[str, dict[str, dict[str, Any]]] = {
     "HDLM-64-8": {"": {}, ", along confidence": ALONG},
 }
 """Training losses of each process, by what is added to its name."""
+CONTINUED = {
+    "": {},
+    ", along confidence": ALONG,
+    ", half along confidence": HALF,
+    ", consistency": dict(consistency=0.5),
+}
+"""Training losses after the largest budget on random noise, for masks and HDLM-64."""
 READ = ((CONFIDENCE, 1), (CONFIDENCE, 4), (CONFIDENCE, 16), (LEFT, 1))
 """Orders of the exact likelihood, and the edges of each network call."""
 
@@ -133,8 +143,8 @@ class Orders(CorpusStudy):
     """Millions of tokens, and the seeds of each."""
     documents: int = 8
     """Test documents of each source whose likelihood is computed."""
-    drawn: float = 8
-    """Budget of the models whose samples are judged, in millions of tokens."""
+    continued: float = 2
+    """Millions of tokens of the continued runs."""
     calls: tuple[int, ...] = (8, 16, 32, 64)
     """Network calls of a sample."""
     samples: int = 32
@@ -146,13 +156,22 @@ class Orders(CorpusStudy):
         return cls(TINY, ("masks", "HDLM-64"), {0.005: (0,)}, 1, 0.005, (2, 4), 2)
 
     def runs(self, work: Path) -> Iterator[tuple[str, float, int, Recipe]]:
-        """Yield all runs, budget by budget: name, millions of tokens, seed, recipe."""
+        """Yield all runs, budget by budget, then the continued ones: name, millions of tokens, seed, recipe."""
         for millions, seeds in self.budgets.items():
             for seed in seeds:
                 for process in self.processes:
                     for rule, values in RULES[process].items():
                         name, model = process + rule, PROCESSES[process] | values
                         yield name, millions, seed, self.setting.recipe(work, f"orders-{name}", model, millions, seed)
+        for seed in seeds:
+            for process in ("masks", "HDLM-64"):
+                before = self.setting.recipe(work, f"orders-{process}", PROCESSES[process], millions, seed)
+                for rule, values in CONTINUED.items():
+                    name, model = f"orders-{process}{rule}-continued", PROCESSES[process] | values
+                    given = self.setting.recipe(work, name, model, self.continued, seed)
+                    slower = replace(given.optimizer, lr=RATE, ema=max(given.optimizer.ema, 0.9))
+                    given = replace(given, start=str(before.output.folder), optimizer=slower)
+                    yield process + rule, millions + self.continued, seed, given
 
     def train(self, options: Namespace) -> None:
         """Train the runs of a budget."""
@@ -184,11 +203,11 @@ class Orders(CorpusStudy):
         return joined(tuple(over(text, LENGTH, world, self.documents, self.documents, measured) for text in texts))
 
     def frontier(self, options: Namespace) -> None:
-        """Draw and judge samples of every finished run of a budget by ``recipes.frontier``."""
+        """Draw and judge samples of the continued runs by ``recipes.frontier``."""
         folder = options.work / "frontier"
         folder.mkdir(exist_ok=True)
         for _, millions, _, given in list(self.runs(options.work))[options.part :: options.of]:
-            if millions == self.drawn and finished(given):
+            if millions not in self.budgets and finished(given):
                 path, own = given.output.folder, dict(samples=self.samples, calls=self.calls, length=LENGTH)
                 judge = dict(scorer=str(options.scorer), samplers=("ancestral", CONFIDENCE))
                 asked = frontier.Options(run=str(path), **judge, **own, out=folder / f"{path.name}.json")

@@ -126,7 +126,7 @@ def test_padding_masks_and_other_entries():
             ValueError,
             r"of shape \(2, 3\), must be \(L,\): flatten a picture, ids.reshape\(-1\)",
         ),
-        (torch.rand(3), TypeError, r"input_ids holds torch.float32, must hold token ids, integers"),
+        (torch.full((3,), 0.5), TypeError, r"input_ids holds torch.float32, must hold token ids, integers"),
         ("ACGT", TypeError, r"input_ids is 'ACGT', must be the token ids of a sequence"),
         ((torch.zeros(3).long(), 1), TypeError, r"input_ids is \(tensor\(\[0, 0, 0\]\), 1\), must be the token ids"),
         ({"text": "ACGT", "id": 1}, ValueError, r"an item has text, id, position, must have input_ids"),
