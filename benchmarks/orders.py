@@ -167,10 +167,11 @@ class Orders(CorpusStudy):
             for process in ("masks", "HDLM-64"):
                 before = self.setting.recipe(work, f"orders-{process}", PROCESSES[process], millions, seed)
                 for rule, values in CONTINUED.items():
-                    name, model = f"orders-{process}{rule}-continued", PROCESSES[process] | values
-                    given = self.setting.recipe(work, name, model, self.continued, seed)
+                    name = f"orders-{process}{rule}-continued"
+                    given = self.setting.recipe(work, name, PROCESSES[process], self.continued, seed)
                     slower = replace(given.optimizer, lr=RATE, ema=max(given.optimizer.ema, 0.9))
-                    given = replace(given, start=str(before.output.folder), optimizer=slower)
+                    start, loss = str(before.output.folder), replace(given.loss, **values)
+                    given = replace(given, start=start, loss=loss, optimizer=slower)
                     yield process + rule, millions + self.continued, seed, given
 
     def train(self, options: Namespace) -> None:
