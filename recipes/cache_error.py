@@ -34,7 +34,7 @@ from ddlib.samplers.ordered import OrderedSampler, levels
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.samplers.runtime.reuse import check_reuse, reuse_of
 from recipes.config import at_least
-from recipes.console import check_file, make_console, plain_errors
+from recipes.console import check_file, command, make_console, plain_errors
 from recipes.data import examples, wrapped
 from recipes.engine.provenance import provenance
 from recipes.engine.validation import WINDOWS
@@ -259,4 +259,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)
