@@ -91,6 +91,7 @@ def rounds(own, **options):
     return found, edited
 
 
+@pytest.mark.slow
 def test_editing_ends_where_nothing_changes_or_at_its_limit():
     assert rounds(4.0) == ([5, 5, 7, 7, 5, 2], 56)
     assert rounds(0.0)[0] == [16] * 6  # round in circles

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from cases import slow_but
 from hf_checkpoints import CAUSAL, write_all
 from hf_checkpoints import WORDS as HF_WORDS
 from hub_folders import save
@@ -39,8 +40,11 @@ def rules():
     return pytest.mark.parametrize("keep", ["prefix", "dual", "prefix:refresh=2", "dual:refresh=3"])
 
 
+SAMPLERS = [Ancestral(), Remask(0.5), Confidence(threshold=0.6)]
+
+
 @rules()
-@pytest.mark.parametrize("sampler", [Ancestral(), Remask(0.5), Confidence(threshold=0.6)], ids=str)
+@pytest.mark.parametrize("sampler", slow_but(SAMPLERS, SAMPLERS[2]), ids=str)
 def test_a_sequence_does_not_depend_on_the_others_of_the_batch(keep, sampler):
     """Sequences make their own calls, as those without a jump in a step make none, and count them alone."""
     model, seeds = network(), [3, 1, 4, 1]
@@ -69,7 +73,7 @@ def test_the_cache_is_approximate():
     assert not torch.equal(*(drawn(model, keep, Ancestral(), (16, 12)) for keep in ("dual", False)))
 
 
-@pytest.mark.parametrize("keep", ["prefix", "dual", "dual:refresh=2"])
+@pytest.mark.parametrize("keep", slow_but(["prefix", "dual", "dual:refresh=2"], "dual"))
 def test_probabilities_under_a_cache_sum_to_one_and_are_those_of_its_samples(keep):
     model, process = trained(num_states=3, vocab_size=2).double().eval(), dd.presets.mdlm(2)
     every = torch.cartesian_prod(*[torch.arange(2)] * 6)

@@ -33,6 +33,7 @@ def opened(published):
     return LoadOptions().open(str(published.run), "cpu", "float32")
 
 
+@pytest.mark.slow
 def test_one_command_writes_the_errors_of_each_block(published, capsys):
     asked = ["--block", "6", "--sequences", "3", "--repeats", "1", "--steps", "3", "--caches", *CACHES]
     main([str(published.run), *asked])

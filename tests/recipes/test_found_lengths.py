@@ -52,6 +52,7 @@ def test_a_rule_is_that_of_ddlib(run, saved, tmp_path):
     assert calls == pytest.approx(sum(line["steps"] for line in lines) / 3, abs=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", ["rho_eos:start=3,step=1", "daedal:start=3,step=2,positions=4,max=18"])
 def test_a_sample_is_the_same_with_any_others(run, tmp_path, length):
     prompts = ("The state", "Tonight we celebrate the work")
