@@ -39,8 +39,8 @@ from recipes.data import examples, wrapped
 from recipes.engine.provenance import provenance
 from recipes.engine.validation import WINDOWS
 from recipes.evaluation.exact import reader
-from recipes.evaluation.report import check_model, named, write
-from recipes.model_io import WEIGHTS, LoadedModel, LoadOptions, held_out, measured_length
+from recipes.evaluation.report import check_model, result_path, write
+from recipes.model_io import LoadedModel, LoadOptions, held_out, measured_length
 from recipes.model_io.samplers import check_sampler
 
 RESULT = "cache_error.json"
@@ -84,9 +84,7 @@ class Options:
     @property
     def path(self) -> Path:
         """Path of the result."""
-        if self.out is not None:
-            return self.out
-        return Path(self.run) / RESULT if (Path(self.run) / WEIGHTS).is_dir() else Path(named(RESULT, self.run))
+        return result_path(RESULT, self.run, self.out)
 
 
 @dataclass(frozen=True)

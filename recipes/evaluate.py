@@ -31,12 +31,12 @@ from recipes.engine.provenance import provenance
 from recipes.engine.validation import NOISE, WINDOWS, check_sequences, quietest, shared, validate
 from recipes.evaluation.exact import check_order, exact, reader
 from recipes.evaluation.generative import NONE, generated, judge, warned
-from recipes.evaluation.report import check_model, named, show, write
+from recipes.evaluation.report import check_model, result_path, show, write
 from recipes.evaluation.samples import draw_samples, measured, metrics_of
 from recipes.generation.sampling import Sampling
 from recipes.metrics import Estimate, Terms, by_label, estimates
 from recipes.metrics.conditioned import takes_labels
-from recipes.model_io import WEIGHTS, LoadedModel, LoadOptions, Precision, held_out, measured_length, one_of
+from recipes.model_io import LoadedModel, LoadOptions, Precision, held_out, measured_length, one_of
 
 RESULT = "evaluation.json"
 METHODS = {"stratified": "by neighbours in time, without what strata settle", "independent": "as of independent draws"}
@@ -268,25 +268,18 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     return result | {"provenance": provenance(saved.plugins)}
 
 
-def result_path(options: Options) -> Path:
-    """Return the path of the result: not among weights, whose folder has a manifest, but here with its name."""
-    if options.out is not None:
-        return options.out
-    return Path(options.run) / RESULT if (Path(options.run) / WEIGHTS).is_dir() else Path(named(RESULT, options.run))
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     with plain_errors(), ExitStack() as stack:
         options = tyro.cli(Options, args=arguments, prog="python -m recipes.evaluate", description=__doc__)
-        world = stack.enter_context(joined())
+        world, path = stack.enter_context(joined()), result_path(RESULT, options.run, options.out)
         if world.first:
-            check_file("out", result_path(options))
-            check_model("out", result_path(options), options.run)
+            check_file("out", path)
+            check_model("out", path, options.run)
         result = evaluate(options, world)
         if world.first:
-            write(result_path(options), result)
+            write(path, result)
             show(result, console := make_console())
-            console.print(f"written to {result_path(options)}")
+            console.print(f"written to {path}")
 
 
 if __name__ == "__main__":

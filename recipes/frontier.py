@@ -26,12 +26,12 @@ from recipes.engine.parallel import World
 from recipes.engine.provenance import provenance
 from recipes.evaluation import frontier as cell_measures
 from recipes.evaluation.generative import NONE
-from recipes.evaluation.report import check_model, named, write
+from recipes.evaluation.report import check_model, result_path, write
 from recipes.evaluation.samples import draw_samples
 from recipes.generation.calls import network_calls
 from recipes.generation.sampling import Sampling, protocol
 from recipes.metrics.scoring import Scorer, load_scorer
-from recipes.model_io import WEIGHTS, LoadedModel, LoadOptions, Precision, measured_length
+from recipes.model_io import LoadedModel, LoadOptions, Precision, measured_length
 from recipes.model_io.samplers import check_sampler
 
 RESULT = "frontier.json"
@@ -94,9 +94,7 @@ class Options:
     @property
     def path(self) -> Path:
         """Path of the result: not among weights, whose folder has a manifest, but here with its name."""
-        if self.out is not None:
-            return self.out
-        return Path(self.run) / RESULT if (Path(self.run) / WEIGHTS).is_dir() else Path(named(RESULT, self.run))
+        return result_path(RESULT, self.run, self.out)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from ddlib.paces import Together
 from recipes.evaluation.exact import how_exact
 from recipes.generation.sampling import told
 from recipes.metrics import basis
+from recipes.model_io import WEIGHTS
 
 
 def show(result: dict[str, Any], console: Console) -> None:
@@ -61,10 +62,20 @@ def show(result: dict[str, Any], console: Console) -> None:
         )
 
 
-def named(file: str, model: str) -> str:
-    """Return the name of a file with that of a model in it: evaluation-owner--name.json."""
+def result_path(file: str, model: str, out: Path | None = None) -> Path:
+    """Return the path of a result: in the folder of a run, or here with the name of the model in that of the file.
+
+    Weights have a manifest of their folder, so nothing is written among them: evaluation-owner--name.json.
+
+    Args:
+        file: name of the file.
+        model: folder of a run or of weights, or a name on the hub.
+        out: the path that was asked for, which is returned.
+    """
+    if out is not None or (Path(model) / WEIGHTS).is_dir():
+        return out or Path(model) / file
     name = re.sub(r"[^\w.-]+", "--", str(Path(model))).strip("-.")
-    return f"{Path(file).stem}-{name}{Path(file).suffix}" if name else file
+    return Path(f"{Path(file).stem}-{name}{Path(file).suffix}" if name else file)
 
 
 def check_model(argument: str, path: Path, model: str) -> None:

@@ -29,8 +29,8 @@ from recipes.evaluate import (
     evaluate,
     length_of,
     main,
-    result_path,
 )
+from recipes.evaluation.report import result_path
 from recipes.evaluation.samples import draw_samples
 from recipes.generation.sampling import Sampling
 from recipes.logging import METRICS, read_metrics
@@ -336,13 +336,13 @@ def test_one_sequence_or_one_sample_is_refused_before_anything_is_measured(optio
 
 
 def test_the_result_lies_beside_the_weights_and_not_among_them(options, published):
-    assert result_path(options) == published.run / "evaluation.json"
-    assert result_path(replace(options, run=str(published.run / "weights"))).parent.name == ""
+    assert result_path("evaluation.json", options.run) == published.run / "evaluation.json"
+    assert result_path("evaluation.json", str(published.run / "weights")).parent.name == ""
 
 
 def test_no_result_is_written_over_that_of_another_model(options, published, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    names = [result_path(replace(options, run=run)).name for run in ("me/bert", "you/bert", "../me/gpt", "bert")]
+    names = [result_path("evaluation.json", run).name for run in ("me/bert", "you/bert", "../me/gpt", "bert")]
     assert names[0] == "evaluation-me--bert.json" and len(set(names)) == 4
     monkeypatch.setattr(evaluation, "evaluate", lambda options, world: {"protocol": {"run": options.run}})
     monkeypatch.setattr(evaluation, "show", lambda result, console: None)
