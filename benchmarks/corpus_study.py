@@ -3,14 +3,14 @@
 import os
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks import smoke
-from benchmarks.made import Run, Study, curve, earlier, finished, less
+from benchmarks.made import Run, Study, by_text, curve, earlier, finished, less
 from benchmarks.public_domain import SOURCES, split
 from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe
 from recipes.data import Corpus, local, open_prepared, prepare
@@ -125,6 +125,15 @@ class CorpusStudy(Study):
 
     place = "corpus"
     setting: Setting = field(default_factory=Setting)
+
+    def measure(self, work: Path) -> Callable[[Recipe], Run]:
+        """Return the function that measures the bound of a finished run on the test text of all sources."""
+
+        def measured(given: Recipe) -> Run:
+            whole = together(self.setting.tested(work, given.output.folder))
+            return {"all_sources": asdict(whole.per_token)} | by_text(whole)
+
+        return measured
 
     def inputs(self, work: Path) -> None:
         """Prepare a few speeches in place of the corpus."""

@@ -17,7 +17,7 @@ resumed by the same command. Protocol and expectations are on the page, written 
 import json
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,7 +33,6 @@ from benchmarks.corpus_study import (
     joined,
     known_runs,
     missing,
-    together,
 )
 from benchmarks.made import SCORER, Run, by_text, finished, less, shared, written
 from benchmarks.public_domain import SOURCES
@@ -93,7 +92,7 @@ def tables(found: Mapping[str, Any]) -> str:
 
 
 def likelihood_table(runs: Sequence[Run], millions: float) -> Iterator[str]:
-    """Yield the lines of a budget's table: a row for each model, the seeds one after the other in a cell."""
+    """Yield the lines of a budget's table: a row for each model and seed."""
     orders = [column(*one) for one in READ]
     yield f"{millions:g} million tokens, in nats per token; in brackets the difference to masks with random noise:"
     yield ""
@@ -218,11 +217,10 @@ class Orders(CorpusStudy):
         """Write the result file."""
         work = options.work
 
-        def measure(given: Recipe) -> Run:
-            whole = together(self.setting.tested(work, given.output.folder))
-            return {"all_sources": asdict(whole.per_token)} | by_text(whole)
-
-        runs, masks = collected(self.runs(work), known_runs(options), "above_masks", measure), dict[Any, Run]()
+        runs, masks = (
+            collected(self.runs(work), known_runs(options), "above_masks", self.measure(work)),
+            dict[Any, Run](),
+        )
         names = {(name, millions, seed): given.output.folder.name for name, millions, seed, given in self.runs(work)}
         for run in runs:
             name = names[run["process"], run["millions"], run["seed"]]

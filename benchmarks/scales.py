@@ -18,15 +18,15 @@ same command. Protocol and expectations are on the page, written before the runs
 import json
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
-from benchmarks.corpus_study import BUDGET, LENGTH, TINY, CorpusStudy, Model, collected, known_runs, missing, together
+from benchmarks.corpus_study import BUDGET, LENGTH, TINY, CorpusStudy, Model, collected, known_runs, missing
 from benchmarks.frontier import judged, summary
-from benchmarks.made import SCORER, Run, by_text, finished, shared, written
+from benchmarks.made import SCORER, finished, shared, written
 from benchmarks.study import EDGES, TWO
 from benchmarks.table import Page
 from ddlib.hierarchies import soft_memberships
@@ -194,11 +194,7 @@ class Scales(CorpusStudy):
         """Write the result file."""
         work = options.work
 
-        def measure(given: Recipe) -> Run:
-            whole = together(self.setting.tested(work, given.output.folder))
-            return {"all_sources": asdict(whole.per_token)} | by_text(whole)
-
-        found = collected(self.runs(work), known_runs(options), "above_masks", measure)
+        found = collected(self.runs(work), known_runs(options), "above_masks", self.measure(work))
         told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((work / "drawn").glob("*.json"))]
         scored = [one for one in told if "scores" in one]
         result = {

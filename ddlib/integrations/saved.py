@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ from ddlib.plugins import registry
 from ddlib.plugins.config import build
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import sample
-from ddlib.typing import Tokens
+from ddlib.typing import Denoiser, Tokens
 
 PROCESS = "process.json"
 
@@ -70,8 +70,9 @@ def draw_samples(
 
     A sharded network gathers its weights in ``forward`` alone, so no other method of it is called.
     """
-    training, denoiser = network.training, network.__call__ if is_sharded(network) else network
+    training, denoiser = network.training, cast(Denoiser, network)
     if is_sharded(network):
+        denoiser = network.__call__
         options = {"parameterization": getattr(network, "parameterization", None), **options}
     network.eval()
     tokens = sample(process, denoiser, shape, *args, **options)
