@@ -4,10 +4,11 @@ States are integers: tokens ``0..V-1``, then each level's clusters in order, the
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+from typing_extensions import TypeIs, get_protocol_members
 
 from ddlib.utils.renamed import module_getattr
 
@@ -70,6 +71,21 @@ Sharpen = Callable[[Tensor], Tensor]
 
 Denoiser = Callable[[Tensor, Tensor], Tensor]
 """The backbone: ``(z, t) -> logits`` with z (B, L) int64, t (B,) and logits (B, L, V)."""
+
+
+Capability = TypeVar("Capability")
+
+
+def implements(subject: object, protocol: type[Capability]) -> TypeIs[Capability]:
+    """Return whether an object has all members of a protocol.
+
+    From Python 3.12 on ``isinstance`` ignores attributes that ``__getattr__`` returns. Submodules and parameters of an
+    ``nn.Module`` are such attributes, and so are all attributes of the module that ``torch.compile`` returns.
+    """
+    return all(
+        hasattr(subject, name) and (getattr(subject, name) is not None or not callable(getattr(protocol, name, None)))
+        for name in get_protocol_members(protocol)
+    )
 
 
 @runtime_checkable

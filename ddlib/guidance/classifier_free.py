@@ -13,7 +13,7 @@ from ddlib.guidance.zoo import Lookup
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, beside
 from ddlib.processes.examples import four
-from ddlib.typing import Denoiser, SplitDenoiser
+from ddlib.typing import Denoiser, SplitDenoiser, implements
 from ddlib.utils.validation import require, visible
 
 
@@ -66,7 +66,7 @@ class ClassifierFree(Guidance):
         parts = {"conditional": conditional, "unconditional": unconditional}
         for name, part in parts.items():
             check_part(name, part, "a denoiser (z, t) -> logits")
-        split = {name: part for name, part in parts.items() if isinstance(part, SplitDenoiser)}
+        split = {name: part for name, part in parts.items() if implements(part, SplitDenoiser)}
         check_widths({name: len(part.words()[0]) for name, part in split.items()})
         self.conditional, self.unconditional = conditional, unconditional
         super().__init__(process, strength, on, interval, parameterization)

@@ -20,6 +20,7 @@ from ddlib.typing import (
     SplitDenoiser,
     TakesMemory,
     WindowDenoiser,
+    implements,
 )
 from ddlib.utils.validation import warn_once
 
@@ -65,19 +66,19 @@ class Capabilities:
     def of(cls, denoiser: object) -> Self:
         """Read the capabilities of a denoiser ``(z, t) -> logits``."""
         stated: Parameterization | None = getattr(denoiser, "parameterization", None)
-        heard, is_split = getattr(denoiser, "heard", {}), isinstance(denoiser, SplitDenoiser)
-        steers = isinstance(denoiser, GuidedDenoiser) and bool(getattr(denoiser, "has_step_distribution", True))
+        heard, is_split = getattr(denoiser, "heard", {}), implements(denoiser, SplitDenoiser)
+        steers = implements(denoiser, GuidedDenoiser) and bool(getattr(denoiser, "has_step_distribution", True))
         return cls(
             name=str(getattr(denoiser, "__qualname__", type(denoiser).__qualname__)),
             parameterization="cavity" if stated is None else stated,
-            own_times=isinstance(denoiser, OwnTimes) and bool(denoiser.own_times),
+            own_times=implements(denoiser, OwnTimes) and bool(denoiser.own_times),
             block_size=int(getattr(denoiser, "block_size", None) or 0),
-            caches_blocks=isinstance(denoiser, BlockDenoiser),
-            caches_windows=isinstance(denoiser, WindowDenoiser),
+            caches_blocks=implements(denoiser, BlockDenoiser),
+            caches_windows=implements(denoiser, WindowDenoiser),
             is_split=is_split,
-            is_sparse=is_split and isinstance(denoiser, SparseDenoiser),
-            has_tree=is_split and isinstance(denoiser, ChildDenoiser) and denoiser.tree is not None,
-            takes_memory=isinstance(denoiser, TakesMemory) and bool(denoiser.takes_memory),
+            is_sparse=is_split and implements(denoiser, SparseDenoiser),
+            has_tree=is_split and implements(denoiser, ChildDenoiser) and denoiser.tree is not None,
+            takes_memory=implements(denoiser, TakesMemory) and bool(denoiser.takes_memory),
             has_step_distribution=steers,
             modules=tuple(_modules(denoiser)),
             parts=dict(heard) if isinstance(heard, Mapping) else {},

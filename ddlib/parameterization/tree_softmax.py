@@ -17,7 +17,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ddlib.hierarchies import Flat, Hierarchy, Map, Tree
-from ddlib.typing import ChildDenoiser
+from ddlib.typing import ChildDenoiser, implements
 from ddlib.utils.repr import digest
 from ddlib.utils.validation import check_shape, require, visible
 
@@ -125,7 +125,7 @@ class Families(Grouping):
 
 def has_tree(denoiser: object) -> TypeGuard[ChildDenoiser]:
     """Return whether a network predicts the children of a tree."""
-    return isinstance(denoiser, ChildDenoiser) and denoiser.tree is not None
+    return implements(denoiser, ChildDenoiser) and denoiser.tree is not None
 
 
 class Children:

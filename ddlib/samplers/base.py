@@ -63,7 +63,7 @@ class SamplingContext:
 class ReversePart(Part):
     """Base class of samplers and correctors: the processes that they require, and the instances that are verified."""
 
-    requires: ClassVar[type[ForwardProcess]] = ForwardProcess  # type: ignore[type-abstract]
+    requires: ClassVar[type[ForwardProcess]] = ForwardProcess
     """Class of the supported processes; ``sample`` checks it."""
 
     instead: ClassVar[str] = ""

@@ -75,7 +75,7 @@ class KeyedGenerator:
         if visible(index) and index.numel():
             require(int(index.min()) >= 0, f"index holds {int(index.min())}, must be >= 0")
         self.seed, self.step, self.index, self.scattered = seed, step, index, scattered
-        zero = torch.zeros((), dtype=torch.int64, device=index.device)
+        zero = torch.zeros((), dtype=torch.int64)  # on the CPU, where these many small operations launch no kernels
         counter = (zero + (step & _LOW), zero + (step >> 32), zero, zero)
         self._key = list(philox(counter, (zero + (seed & _LOW), zero + (seed >> 32)))[:2])
         self._draws = self._scramblings = 0

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ddlib.parameterization.logits import meaning
-from ddlib.typing import BlockDenoiser, SplitDenoiser, WindowDenoiser
+from ddlib.typing import BlockDenoiser, SplitDenoiser, WindowDenoiser, implements
 from ddlib_models.hub.family import Family
 from ddlib_models.hub.special_tokens import Special
 from ddlib_models.io.constants import Constants
@@ -199,9 +199,9 @@ def adapted(network: nn.Module, special: Special, family: Family) -> nn.Module:
     if family.timed and not special.undrawn and not family.shift:  # no adapter is necessary
         network.parameterization = meaning(network, family.parameterization)
         return network.eval()
-    blocks = bool(getattr(network, "block_size", 0)) and isinstance(network, BlockDenoiser)
+    blocks = bool(getattr(network, "block_size", 0)) and implements(network, BlockDenoiser)
     shift = family.shift - getattr(network, "shift", 0)  # the part that the network does not apply itself
-    kind = Blockwise if blocks else Halves if isinstance(network, SplitDenoiser) else Adapted
-    if kind is Halves and not shift and isinstance(network, WindowDenoiser):
+    kind = Blockwise if blocks else Halves if implements(network, SplitDenoiser) else Adapted
+    if kind is Halves and not shift and implements(network, WindowDenoiser):
         kind = Windowed
     return kind(network, special, shift, family.parameterization, family.timed).eval()

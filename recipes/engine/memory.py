@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ddlib.typing import implements
 from recipes.config import Recipe, at_least
 from recipes.engine.model_protocols import Blocks
 from recipes.engine.parallel import World
@@ -215,7 +216,7 @@ def _gathered(model: nn.Module, half: bool) -> float:
 
     The weights outside of the blocks stay gathered in a step, and those of two blocks, one of them in advance.
     """
-    inside = [_size(block.parameters()) for block in model.blocks] if isinstance(model, Blocks) else [0]
+    inside = [_size(block.parameters()) for block in model.blocks] if implements(model, Blocks) else [0]
     outside, block = _size(model.parameters()) - sum(inside), max(inside)
     return (outside + 2 * block + outside + block) / (2 if half else 1)
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from torch import Tensor, nn
 
 from ddlib.paces import Pace
-from ddlib.typing import OwnTimes
+from ddlib.typing import OwnTimes, implements
 from recipes.config import own_times
 
 
@@ -73,7 +73,7 @@ def able(model: nn.Module, ability: type[T], asked: str, needs: str) -> T:
     Raises:
         ValueError: it lacks them; the message names all three.
     """
-    if not isinstance(model, ability):
+    if not implements(model, ability):
         raise ValueError(f"{asked}: not with {type(model).__name__}, which has no {needs}")
     return model
 
@@ -93,4 +93,4 @@ def served(pace: Pace, length: int, model: nn.Module) -> Pace:
 
 def blocks(model: nn.Module) -> Sequence[nn.Module]:
     """Return the modules that are treated one by one: its blocks, or the whole network."""
-    return list(model.blocks) if isinstance(model, Blocks) else [model]
+    return list(model.blocks) if implements(model, Blocks) else [model]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import ddlib as dd
 from ddlib.parameterization.logits import Parameterization, meaning, output_layer
 from ddlib.processes import beside
-from ddlib.typing import Denoiser, SplitDenoiser, Times
+from ddlib.typing import Denoiser, SplitDenoiser, Times, implements
 from ddlib.utils.random import Generator
 from recipes.config import Loss
 from recipes.data import Batch
@@ -129,7 +129,7 @@ class Objective(nn.Module):
         With a ``target`` the loss includes the consistency term. NaN, with NaN gradients, where the network's
         activations are not finite.
         """
-        split = isinstance(self.model, SplitDenoiser)
+        split = implements(self.model, SplitDenoiser)
         memory = recalled(noisy, lambda: self._called(self.model.features, noisy), self.half)
         with torch.autocast(noisy.z.device.type, torch.bfloat16, enabled=self.half):
             output, clusters = self._features(noisy, memory) if split else (self._called(self.model, noisy), None)

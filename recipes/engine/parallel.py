@@ -14,6 +14,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from ddlib.typing import implements
 from recipes.config import Hardware
 from recipes.engine.model_protocols import Blocks, able, blocks
 from recipes.engine.objective import Objective
@@ -92,7 +93,7 @@ def spread(objective: Objective, hardware: Hardware, world: World) -> nn.Module:
         # inputs keep their dtype: a time in bfloat16 would have two digits
         policy = MixedPrecisionPolicy(half, torch.float32 if half else None, cast_forward_inputs=False)
         mesh = init_device_mesh(world.device.type, (world.size,))
-        for part in (*(model.blocks if isinstance(model, Blocks) else ()), objective):
+        for part in (*(model.blocks if implements(model, Blocks) else ()), objective):
             fully_shard(part, mesh=mesh, mp_policy=policy)
         register_fsdp_forward_method(objective, "predict")
         return objective

@@ -14,6 +14,7 @@ from torch.profiler import record_function
 import ddlib as dd
 from ddlib.plot import level_names
 from ddlib.processes import beside
+from ddlib.typing import implements
 from recipes.config import IN_STRATA, ModelContext, Recipe, at_once, time_density
 from recipes.data import Batch, Prepared, examples, open_prepared, wrapped
 from recipes.data.agreement import check_lengths
@@ -176,7 +177,7 @@ class Run:
         recipe, world, number = self.recipe, self.world, self.facts.step
         # seed of dropout: derived from the step, so there is no state to save
         torch.manual_seed(((recipe.seed * 1_000_003 + number) * 1_000_003 + world.rank) % 2**63)
-        if isinstance(self.objective.model, Steps):
+        if implements(self.objective.model, Steps):
             self.objective.model.at_step(number)
         with record_function("noise"):
             noisy, kept, sooner = self.noised(batches)

@@ -13,7 +13,7 @@ from torch import nn
 import ddlib as dd
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.parameterization.logits import Parameterization, meaning
-from ddlib.typing import Denoiser
+from ddlib.typing import Denoiser, implements
 from recipes.config import Recipe
 from recipes.data.sequences import Layout
 from recipes.data.tokens import SpecialIds
@@ -116,7 +116,7 @@ class LoadedModel:
         Raises:
             ValueError: the tokenizer has no chat template.
         """
-        if not isinstance(self.tokenizer, Talks):
+        if not implements(self.tokenizer, Talks):
             raise ValueError(f"chat: the tokenizer of {self.name} has no chat template, so there is no telling how")
         return self.tokenizer.talk(messages, answers)
 

@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from ddlib.parameterization.capabilities import Capabilities
-from ddlib.typing import Denoiser, SplitDenoiser
+from ddlib.typing import Denoiser, SplitDenoiser, implements
 from recipes.metrics.conditioned import telling
 
 
@@ -50,7 +50,7 @@ def padded(denoiser: Denoiser, lengths: Int[Tensor, " B"]) -> Denoiser:
     def see(z: Tensor, t: Tensor, **options: Any) -> Tensor:
         return denoiser(z, t, present=here(z), **options)
 
-    if isinstance(denoiser, SplitDenoiser):  # so that only the required logits are computed
+    if implements(denoiser, SplitDenoiser):  # so that only the required logits are computed
         see.features = lambda z, t: denoiser.features(z, t, present=here(z))
         see.words = denoiser.words
     return telling(see, denoiser)

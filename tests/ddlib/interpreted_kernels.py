@@ -21,6 +21,7 @@ from ddlib.kernels import gpu
 from ddlib.kernels.gpu import forward_kernel as online
 from ddlib.kernels.gpu import inplace_softmax as row
 from ddlib.kernels.gpu import tree_plan as ranged
+from ddlib.kernels.gpu import vocab_order
 from ddlib.kernels.gpu.vocab_order import Order
 from ddlib.kernels.tile import Rows
 from ddlib.objective.training import LossOptions
@@ -49,6 +50,7 @@ def served(monkeypatch):
     monkeypatch.setattr(gpu, "usable", lambda device, dtype: dtype != F64)
     monkeypatch.setattr(online, "default_tiles", lambda hidden: SMALL)
     monkeypatch.setattr(row, "COLUMNS", 32)
+    monkeypatch.setattr(vocab_order, "EXTRA", 40)  # some states share a product, others do not
 
 
 def exact(process, layer, noisy, **options):
@@ -248,10 +250,22 @@ def test_segments_are_the_tokens_in_order(name, hard):
     for segment in order.segments(rows, level):
         for token in index[first : first + segment.tokens].tolist():
             low, high, inner_low, inner_high = (int(bound[token]) for bound in spans)
-            assert (low, high) == (segment.low, segment.high) and low <= inner_low < inner_high <= high
+            assert segment.low <= low <= inner_low < inner_high <= high <= segment.high
+            assert order.outer(segment.level)[:, rows.x[token]].tolist() == [low, high]
             assert order.words[inner_low:inner_high].tolist().count(int(rows.x[token])) == 1
         first += segment.tokens
     assert (level[index[:first]] > 0).all() and (level[index[first:]] == 0).all()
+
+
+@pytest.mark.parametrize(("extra", "number"), [(0, 8), (100, 4), (1 << 30, 2)])
+def test_states_share_a_product_until_it_has_too_many_logits_without_effect(monkeypatch, extra, number):
+    monkeypatch.setattr(vocab_order, "EXTRA", extra)
+    hierarchy = MANY["wide"].hierarchy  # clusters of 18 or 19 words
+    z = torch.tensor([131, 132, 133, 134, 135, 136, 137, 138])  # a row in each cluster, and one mask
+    rows = Rows(torch.arange(8) % 7, z, torch.full((8,), 0.5, dtype=F64))
+    order = Order(hierarchy, 2, hard=False)
+    found = order.segments(rows, order.level(rows))
+    assert len(found) == number and sum(segment.tokens for segment in found) == 8
 
 
 @pytest.mark.parametrize("name", ["masked", "clusters", "four-levels"])

@@ -72,7 +72,7 @@ def offsets_are_one_too_high(offsets, self):
 
 @fault("states are words, then levels", Tree, build=tree)
 def the_last_word_counts_as_a_cluster(level_of, self, z):
-    return torch.bucketize(z + 1, self.starts[1:-1], right=True)
+    return torch.bucketize(z + 1, self.ends, right=True)
 
 
 @fault("L_n is the mask alone", Tree, build=tree)

@@ -1,6 +1,4 @@
-"""What needs a GPU and the ``gpu`` extra: back ends against the formula, forward, backward and their speed."""
-
-import functools
+"""What needs a GPU and the ``gpu`` extra: back ends against the formula, forward and backward."""
 
 import pytest
 import torch
@@ -8,7 +6,7 @@ from tiny import STATES, WORDS, trained
 
 from ddlib_models.attention.backends import SDPA, Flex, XFormers, backend
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("as_users_call")]
 
 LENGTHS = [100, 1, 300, 111]
 OFFSETS = torch.tensor([0, 100, 101, 401, 512], dtype=torch.int32)
@@ -89,44 +87,6 @@ def test_a_packed_training_step_compiles_to_one_graph(name):
     with torch.autocast("cuda", torch.bfloat16):
         compiled(z, t, packing).float().square().mean().backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-
-
-def milliseconds(call, repeats: int = 30) -> float:
-    """Median over the repeats, by the clock of the device."""
-    for _ in range(5):
-        call()
-    times = []
-    for _ in range(repeats):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return sorted(times)[repeats // 2]
-
-
-def forward_and_backward(attend, mask=None, batch: int = 64) -> float:
-    tensors = leaves(batch, 512, heads=12)
-    return milliseconds(lambda: torch.autograd.grad(attend(*tensors, mask).sum(), tensors))
-
-
-def test_xformers_is_as_fast_as_sdpa():
-    """The shape of SMALL: 64 sequences of 512, 12 heads of 64; the same kernels, and a transpose less."""
-    ours, theirs = forward_and_backward(SDPA()), forward_and_backward(XFormers())
-    print(f"forward and backward: SDPA {ours:.2f} ms, xformers {theirs:.2f} ms")
-    assert theirs < 1.1 * ours
-
-
-@pytest.mark.parametrize("name", ["xformers", "varlen"])
-def test_a_block_diagonal_mask_is_faster_than_a_dense_one(name):
-    offsets, attend = torch.arange(0, 8193, 128, dtype=torch.int32, device="cuda"), backend(name)
-    dense, blocks = (
-        milliseconds(functools.partial(one, *leaves(1, 8192, heads=12), one.mask(offsets)), repeats=10)
-        for one in (SDPA(), attend)
-    )
-    print(f"8192 positions in sequences of 128: dense {dense:.2f} ms, {name} {blocks:.2f} ms")
-    assert blocks < 0.5 * dense
 
 
 def test_flex_has_a_backward_pass_here():

@@ -25,20 +25,21 @@ def _add(z: tl.tensor, largest: tl.tensor, total: tl.tensor) -> tl.tensor:
 def _row(
     Z: tl.tensor,
     WORD: tl.tensor,
+    OUTER_LOW: tl.tensor,
+    OUTER_HIGH: tl.tensor,
     INNER_LOW: tl.tensor,
     INNER_HIGH: tl.tensor,
     OUT: tl.tensor,
     K: tl.tensor,
     start: tl.tensor,
-    low: tl.tensor,
-    high: tl.tensor,
     row_stride: tl.tensor,
     BV: tl.constexpr,
 ) -> None:
-    """Z[row] becomes p over [low, high) minus p over the row's inner span; the first column has place ``start``."""
+    """Z[row] becomes p over the row's outer span minus p over its inner span; the first column has place ``start``."""
     row = tl.program_id(0).to(tl.int64)
     Z += row * row_stride
     word = tl.load(WORD + row)
+    low, high = tl.load(OUTER_LOW + word) - start, tl.load(OUTER_HIGH + word) - start
     inner_low, inner_high = tl.load(INNER_LOW + word) - start, tl.load(INNER_HIGH + word) - start
     m = tl.full((), float("-inf"), tl.float32)
     s = tl.zeros((), tl.float32)
@@ -63,22 +64,21 @@ def _row(
 
 
 class InPlace(Divergence):
-    """LSE over the places [low, high) minus LSE over the places under x's ancestor, for logits of any dtype.
+    """LSE over the outer span of each row's token minus LSE over its inner span, for logits of any dtype.
 
-    Sums are accumulated in float32. Columns outside [low, high), present for alignment, have derivative 0.
+    Sums are accumulated in float32. Columns outside of the outer span have derivative 0.
 
     Args:
         start: place of the first column.
-        low: first place under the states of the block.
-        high: last place under them, plus 1.
+        outer: (2, V) int32, first place and last place + 1 of the tokens under the state of a row with this token.
         inner: (2, V) int32, first place and last place + 1 of the tokens that share each token's ancestor below the
             state.
     """
 
     wide = False
 
-    def __init__(self, start: int, low: int, high: int, inner: Int[Tensor, "2 V"]) -> None:
-        self.start, self.low, self.high, self.inner = start, low, high, inner
+    def __init__(self, start: int, outer: Int[Tensor, "2 V"], inner: Int[Tensor, "2 V"]) -> None:
+        self.start, self.outer, self.inner = start, outer, inner
 
     def __call__(
         self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
@@ -92,12 +92,11 @@ class InPlace(Divergence):
             _row[(len(logits),)](
                 logits,
                 rows.x,
+                *self.outer,
                 *self.inner,
                 values,
                 logits.shape[1],
                 self.start,
-                self.low - self.start,
-                self.high - self.start,
                 logits.stride(0),
                 BV=min(triton.next_power_of_2(logits.shape[1]), COLUMNS),
                 num_warps=8,

@@ -18,7 +18,7 @@ class Ranged(Part):
     """Rows in levels 1 to ``top``, below which all maps are plain.
 
     Without gradients one kernel computes everything, without synchronising the host. With gradients the host waits
-    once, for the number of rows in each state; then the rows of a state share cuBLAS products, in chunks.
+    once, for the number of rows in each state; then the rows of one or several states share cuBLAS products, in chunks.
     """
 
     hierarchy: Hierarchy
@@ -39,7 +39,7 @@ def _ranged(part: Ranged, work: Work) -> None:
 
 
 def _train(order: Order, segments: list[Segment], index: Tensor, work: Work, gradients: Gradients) -> None:
-    """Compute values and gradients state by state, on copies of matrix and gradient in tree order (V D entries)."""
+    """Compute values and gradients segment by segment, on copies of matrix and gradient in tree order (V D entries)."""
     layer, into = work.layer, gradients
     if not order.identity:
         bias = None if layer.bias is None else layer.bias[order.words]
@@ -58,5 +58,4 @@ def _train(order: Order, segments: list[Segment], index: Tensor, work: Work, gra
 
 def _block(order: Order, segment: Segment, index: Tensor) -> Block:
     start, stop = segment.low // ALIGNED * ALIGNED, -(-segment.high // ALIGNED) * ALIGNED
-    inner = order.spans[:, segment.child]
-    return Block(index, slice(start, stop), InPlace(start, segment.low, segment.high, inner))
+    return Block(index, slice(start, stop), InPlace(start, order.outer(segment.level), order.spans[:, segment.child]))

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Int, Int64
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
@@ -22,14 +22,33 @@ class Spans(NamedTuple):
     inner_high: Int64[Tensor, "N"]
 
 
-class Segment(NamedTuple):
-    """Consecutive rows in ``Order.rank`` whose states have the tokens at places [low, high) below them."""
+EXTRA = 1 << 22
+"""Logits without effect that a product may have to save a product: on an H200 they take less time than its launches."""
 
+
+class Segment(NamedTuple):
+    """Consecutive rows in ``Order.rank`` whose states have tokens at places in [low, high) below them."""
+
+    level: int
+    """Level of the states of the rows."""
     child: int
     """Level of the inner set."""
     low: int
     high: int
     tokens: int
+
+    def joined(self, other: "Segment") -> "Segment | None":
+        """Return both as one segment, or None if they are of two levels or it had too many logits without effect."""
+        both = self._replace(
+            low=min(self.low, other.low), high=max(self.high, other.high), tokens=self.tokens + other.tokens
+        )
+        extra = both.logits - self.logits - other.logits
+        return both if self[:2] == other[:2] and extra <= EXTRA else None
+
+    @property
+    def logits(self) -> int:
+        """Number of logits of the segment."""
+        return self.tokens * (self.high - self.low)
 
 
 class Order:
@@ -85,27 +104,48 @@ class Order:
         inner = self.spans[:, child, rows.x].long()
         return Spans(low, torch.where(level > 0, high, low), *inner)
 
+    def outer(self, level: int) -> Int[Tensor, "2 V"]:
+        """Return first and last place + 1 of the tokens in the outer set of a row in ``level``, by its token."""
+        spans = self.spans[:, level]
+        if self.hard and level > 1:
+            return torch.stack([torch.zeros_like(spans[0]), torch.full_like(spans[1], self.hierarchy.vocab_size)])
+        return spans
+
     def rank(self, level: Tensor, spans: Spans) -> Int64[Tensor, "N"]:
         """Sort rows by level from the top, then by inner set; rows that need the same columns become neighbours."""
         return ((self.top - level) * (self.hierarchy.vocab_size + 1) + spans.inner_low).argsort()
 
     def segments(self, rows: Rows, level: Tensor) -> list[Segment]:
-        """Return the segments of rows in the order of ``rank``, state by state; the host waits for the device here."""
+        """Return the segments of rows in the order of ``rank``; the host waits for the device here.
+
+        A segment holds the rows of one state, or of several states one after another: their products take less time as
+        one, until most of its logits have no effect.
+        """
         counts = [
             torch.zeros_like(self.bounds[i][0]).scatter_add_(0, self.hierarchy.local(rows.z, i), (level == i).long())
             for i in range(1, self.top + 1)
         ]
         table = torch.cat([torch.cat([b, c[None]]) for b, c in zip(self.bounds[1:], counts, strict=True)], 1)
         members = list(zip(*table.tolist(), strict=True))
-        found = []
+        found = list[Segment]()
         for i in reversed(range(1, self.top + 1)):
             start = sum(self.hierarchy.levels[1:i])
             in_level = sorted(members[start : start + self.hierarchy.levels[i]])
             if self.hard and i > 1:
-                found.append(Segment(0, 0, self.hierarchy.vocab_size, sum(tokens for _, _, tokens in in_level)))
+                tokens = sum(tokens for _, _, tokens in in_level)
+                found.append(Segment(i, 0, 0, self.hierarchy.vocab_size, tokens))
             else:
-                found += [Segment(0 if self.hard else i - 1, *member) for member in in_level]
-        return [segment for segment in found if segment.tokens > 0]
+                found += [Segment(i, 0 if self.hard else i - 1, *member) for member in in_level]
+        merged = list[Segment]()
+        for segment in found:
+            if segment.tokens == 0:
+                continue
+            both = merged[-1].joined(segment) if merged else None
+            if both is None:
+                merged.append(segment)
+            else:
+                merged[-1] = both
+        return merged
 
 
 def _inverse(order: Tensor) -> Tensor:
