@@ -165,15 +165,17 @@ def main() -> None:
         parser.error("--device cpu and --tiny go together, for a dry run without --sweep")
     if options.device == "cuda":
         require_gpu(parser)
-    results = dict(cases(options))
+    results = dict[str, dict[str, Any]]()
+    for name, rows in cases(options):
+        results[name] = rows
+        if not options.tiny:  # after each case: compilations take minutes, and a device may be lent for a short time
+            report("gpu_head", [{"ratios": ratios(results), "settings": vars(options), "rows": results}], "cuda")
     if options.tiny:
         print(
             json.dumps({"dry_run": "losses on a CPU without Triton; nothing was measured", "rows": results}, indent=1)
         )
         return
-    run = {"ratios": ratios(results), "settings": vars(options), "rows": results}
-    report("gpu_head", [run], "cuda")
-    print(json.dumps(run, indent=1))
+    print(json.dumps({"ratios": ratios(results), "settings": vars(options), "rows": results}, indent=1))
 
 
 def ratios(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, float]:

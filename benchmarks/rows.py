@@ -51,7 +51,7 @@ class Measured(NamedTuple):
             return "measured"
         if not all(map(self.row.holds, self.values)):
             return "missed"
-        return "met" if len(self.values) >= RUNS else f"held in {len(self.values)} of {RUNS} runs"
+        return "met" if len(self.values) >= RUNS else f"met in {len(self.values)} of {len(self.values)} runs"
 
 
 def read(row: Row, results: Path) -> Measured:

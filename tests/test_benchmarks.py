@@ -220,7 +220,7 @@ SHARE = rows.Row("A", "B", "toy", "outside", 0.05, " of their time", True, True)
     [
         (ROW, [5.0, 6.0, 5.5], "met", "5.5x faster (5 to 6, 3 runs)"),
         (ROW, [6.0, 4.999, 7.0], "missed", "6x faster (4.99 to 7, 3 runs)"),
-        (ROW, [6.0], "held in 1 of 3 runs", "6x faster"),
+        (ROW, [6.0], "met in 1 of 1 runs", "6x faster"),
         (ROW, [math.nan], "missed", None),
         (ROW, [], "unmeasured", "-"),
         (SEEN, [6.0], "measured", "6x faster"),
@@ -243,7 +243,7 @@ def test_another_setting_of_the_allocator_stands_beside_and_gives_no_verdict(tmp
     row = rows.CPU[0]
     for folder, value in ((tmp_path, 55.0), (tmp_path / "fresh", 2.5)):
         report(row.file, [{"ratios": {row.ratio: value}}], folder=folder)
-    assert "| ≥ 25x faster | 55x faster | held in 1 of 3 runs | 2.5x faster |" in table.render(tmp_path)
+    assert "| ≥ 25x faster | 55x faster | met in 1 of 1 runs | 2.5x faster |" in table.render(tmp_path)
 
 
 def test_the_table_takes_the_place_between_its_markers(tmp_path):

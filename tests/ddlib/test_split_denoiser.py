@@ -11,8 +11,9 @@ from fixtures import PAIR_OF_FOUR as PAIR
 import ddlib as dd
 from ddlib.samplers import Ancestral, FirstHitting
 from ddlib.testing.oracle import exact_cavity
-from ddlib.typing import SparseDenoiser, SplitDenoiser
+from ddlib.typing import SparseDenoiser, SplitDenoiser, implements
 from ddlib_models import DiT
+from recipes.engine.model_protocols import Blocks
 
 pytestmark = pytest.mark.usefixtures("checked_in_full")
 
@@ -39,10 +40,14 @@ def pairs(tokens):
     return torch.bincount(4 * tokens[:, 0] + tokens[:, 1], minlength=16).double()
 
 
-def test_what_offers_its_halves_is_known_by_them():
-    halves = Halves(LEVELS["masked"])
-    assert isinstance(halves, SplitDenoiser) and not isinstance(plain(halves), SplitDenoiser)
-    assert isinstance(DiT(7, V, 8, 1, 2), SparseDenoiser) and not isinstance(halves, SparseDenoiser)
+def test_a_network_that_computes_in_two_parts_is_found_by_its_attributes():
+    halves, network = Halves(LEVELS["masked"]), DiT(7, V, 8, 1, 2)
+    assert implements(halves, SplitDenoiser) and not implements(plain(halves), SplitDenoiser)
+    assert implements(network, SparseDenoiser) and not implements(halves, SparseDenoiser)
+    # attributes that isinstance ignores from Python 3.12 on
+    assert implements(torch.compile(network), SplitDenoiser) and implements(network, Blocks)
+    halves.features = None
+    assert not implements(halves, SplitDenoiser)
 
 
 @pytest.mark.parametrize("force", slow_but([False, True], True))
