@@ -40,5 +40,7 @@ def profiled(recipe: Recipe, world: World, say: Callable[[str], None]) -> Iterat
         say(f"  trace of {recipe.output.profile} steps in {path}")
 
     steps = schedule(wait=WARM_UP - 1, warmup=1, active=recipe.output.profile, repeat=1)
-    with profile(activities=activities(world.device.type), schedule=steps, on_trace_ready=write) as profiler:
+    # acc_events: there is one cycle; torch warns without it
+    how = dict(activities=activities(world.device.type), schedule=steps, on_trace_ready=write, acc_events=True)
+    with profile(**how) as profiler:
         yield profiler.step

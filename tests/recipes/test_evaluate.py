@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import shutil
 from dataclasses import replace
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 
@@ -232,7 +233,7 @@ def test_the_result_file_says_everything(options, published, scorer, capsys):
     for name in ("steps", "sampler", "temperature", "top_p", "network_precision", "ema", "scorer", "scorer_revision"):
         assert name in asked
     assert (asked["steps"], asked["length"], generative["samples"], len(asked["scorer_revision"])) == (4, 24, 3, 64)
-    assert result["provenance"]["versions"]["torch"] == torch.__version__
+    assert result["provenance"]["versions"]["torch"] == version("torch")
     shown = capsys.readouterr().out
     assert "generative entropy" in shown and f"{bound['nats_per_token']['value']:.4f}" in shown
     assert [path.name for path in published.run.iterdir() if path.name.startswith(".")] == []

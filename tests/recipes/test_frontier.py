@@ -4,6 +4,7 @@ import itertools
 import json
 import shutil
 from dataclasses import replace
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def test_one_command_writes_the_cells_and_the_figure(published, scorer, capsys):
     protocol = result["protocol"]
     assert (protocol["samples"], protocol["length"], protocol["seed"]) == (3, 24, 0)
     assert len(protocol["checkpoint_sha256"]) == len(protocol["scorer"]["revision"]) == 64
-    assert result["starts"][0]["versions"]["torch"] == torch.__version__
+    assert result["starts"][0]["versions"]["torch"] == version("torch")
     assert imread(published.run / "frontier.png").shape[2] == 4
     assert f"nats {cells[0]['nats']['value']:.3f}" in capsys.readouterr().out
 
