@@ -1,5 +1,6 @@
 """Constraints while drawing: automata over tokens, and the distribution of the sequences that satisfy them."""
 
+import inspect
 import itertools
 import math
 
@@ -19,9 +20,12 @@ from ddlib.samplers import (
     Ancestral,
     Automaton,
     Confidence,
+    Corrected,
+    EdgeBalance,
     EndOfText,
     EntropyBounded,
     FirstHitting,
+    ForwardBackward,
     InOrder,
     LeftToRight,
     Overshoot,
@@ -249,7 +253,8 @@ SUPPORTED = [
     LeftToRight(), InOrder(Lanes(2), whole=True), InOrder(Lanes(2), "margin"), Confidence(),
     Confidence("probability", threshold=0.4), Confidence("entropy", per_step="expected", temperature=0.5),
     EntropyBounded(1.0), Ancestral(), FirstHitting(), Remask(1.0, "rescale"), Remask(0.9, "confidence"), Psi(0.5),
-    Overshoot(0.5), Particles(Ancestral(), Count()),
+    Overshoot(0.5), Particles(Ancestral(), Count()), Corrected(Ancestral(), ForwardBackward(3.0)),
+    Corrected(Psi(0.9), EdgeBalance(3.0)),
 ]  # fmt: skip
 
 
@@ -354,6 +359,19 @@ def test_many_states_and_very_unlikely_tokens():
     assert found.tolist() == [[2, *[0] * 400]]  # its probability, exp(-12700), is no float
 
 
+@pytest.mark.parametrize("name", [name for name in dd.samplers.__all__ if isinstance(getattr(dd.samplers, name), type)])
+def test_a_sampler_states_whether_it_draws_by_constraints(name):
+    cls = getattr(dd.samplers, name)
+    if not issubclass(cls, Sampler) or inspect.isabstract(cls):
+        return
+    for sampler in cls.examples():
+        if sampler.supports_constraint:
+            dd.sample(PROCESS, Table(), (9, 4), sampler, 5, constraint=WORDS)
+        else:
+            with pytest.raises(TypeError, match=r"cannot serve|needs"):
+                dd.sample(PROCESS, Table(), (9, 4), sampler, 5, constraint=WORDS)
+
+
 class Claims(Sampler):
     """A sampler of another author that does not keep what it states."""
 
@@ -412,7 +430,7 @@ test_refused = refuses(r"""
     draw(sampler=Euler()) | TypeError | constraint is Automaton.*, which Euler.* cannot serve
     draw(sampler=dd.samplers.TauLeaping()) | TypeError | which TauLeaping.* cannot serve
     draw(sampler=dd.samplers.ThetaTrapezoidal()) | TypeError | which ThetaTrapezoidal.* cannot serve
-    draw(sampler=dd.samplers.Corrected(Ancestral(), dd.samplers.ForwardBackward())) | TypeError | which Corrected.* cannot
+    draw(sampler=Corrected(ThetaTrapezoidal(), ForwardBackward())) | TypeError | which Corrected.* cannot serve
     draw(sampler=Confidence(edit=0.9)) | TypeError | which Confidence.* cannot serve
     draw(sampler=Particles(Euler(), Count())) | TypeError | which Particles.* cannot serve
     draw(length=RhoEOS(3, start=2)) | TypeError | and length is RhoEOS.*, must be None: L is the length
