@@ -72,10 +72,6 @@ class ReversePart(Part):
     instead: ClassVar[str] = ""
     """Alternatives for processes of other classes, for the error message."""
 
-    supports_constraint: bool = False
-    """True if ``apply_predictions`` draws all tokens and no token is replaced by another one, but remasked: then each
-    state has a completion that satisfies the constraint of ``sample``."""
-
     def check(self, process: ForwardProcess) -> None:
         """Raise TypeError unless the process is supported; the message has the reason and an alternative."""
         if isinstance(process, self.requires):
@@ -119,6 +115,10 @@ class Sampler(ReversePart):
 
     supports_stopping: bool = True
     """True if sequences may be finished early (``Ending``), False if a row represents several sequences."""
+
+    supports_constraint: bool = False
+    """True if ``apply_predictions`` draws all tokens and no token is replaced by another one, but remasked: then each
+    state has a completion that satisfies the constraint of ``sample``."""
 
     max_finalize_calls: int = 1
     """Maximal number of network calls of ``finalize``."""
