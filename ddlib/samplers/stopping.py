@@ -103,8 +103,8 @@ class EndOfText(Ending):
             )
         if self.last and not constraint.ends_by(self.word, self.fill):
             raise TypeError(
-                f"constraint is {constraint!r}, which {self!r} cannot serve: must be the end of the constraint, "
-                f"EndOfText({constraint.end}, fill={constraint.fill})"
+                f"constraint is {constraint!r}, which {self!r} cannot serve: any number of fill tokens must be "
+                "accepted behind its word, as behind the end of the constraint"
             )
 
     def finished(
