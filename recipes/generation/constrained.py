@@ -17,6 +17,8 @@ from recipes.generation.sampling import Sampling
 from recipes.model_io import LoadedModel, make_sampler
 
 INSTALL = 'pip install "ddlib[constraints]"'
+END = "\U0010ffff"
+"""Mark behind a pattern, a character that no text has."""
 SPACE = "▁"
 """Character for a space in the tokens of SentencePiece."""
 
@@ -50,7 +52,9 @@ class Constraint:
             OSError: no file that can be read.
             ValueError: a pattern or a schema that is invalid, or that outlines-core does not support.
         """
-        _index(self.name, self.pattern, {bytes([byte]): [byte] for byte in range(256)}, 256)
+        tokens = {bytes([byte]): [byte] for byte in range(256)}
+        _index(self.name, self.pattern, tokens, 256)  # "a)(b" is a pattern between brackets alone
+        _transitions(self.name, self.pattern, tokens, 256)
 
     @property
     def name(self) -> str:
@@ -62,7 +66,7 @@ class Constraint:
         """Regular expression of the text."""
         if self.json_schema is None:
             assert self.regex is not None
-            return self.regex
+            return _without_anchors(self.regex)
         schema = self.schema
         try:
             return _outlines(self.name).json_schema.build_regex_from_schema(json.dumps(schema))
@@ -100,13 +104,8 @@ class Constraint:
         tokens: dict[bytes, list[int]] = {}
         for token, piece in pieces(saved).items():
             tokens.setdefault(piece, []).append(token)
-        index = _index(self.name, self.pattern, tokens, size)
-        transitions = {
-            state: {token: after for token, after in row.items() if token < size}  # without outlines' own end
-            for state, row in index.get_transitions().items()
-        }
-        fill = None if end is None else saved.behind
-        return Automaton(transitions, index.get_initial_state(), index.get_final_states(), size, end, fill)
+        transitions, first, accepting = _transitions(self.name, self.pattern, tokens, size)
+        return Automaton(transitions, first, accepting, size, end, None if end is None else saved.behind)
 
     def checked(self, saved: LoadedModel, sampling: Sampling, rows: Sequence[Row]) -> Automaton:
         """Return the automaton, after checking that the rows can be drawn by it.
@@ -219,6 +218,14 @@ def _from_sentence_piece(entry: str) -> bytes:
     return entry.replace(SPACE, " ").encode()
 
 
+def _without_anchors(pattern: str) -> str:
+    """Return the pattern without ^ at the beginning and $ at the end, as it is for whole texts."""
+    ended = pattern.removeprefix("^")
+    before = ended[:-1]
+    escaped = (len(before) - len(before.rstrip("\\"))) % 2
+    return before if ended.endswith("$") and not escaped else ended
+
+
 def _outlines(name: str) -> Any:
     """Import outlines_core.
 
@@ -233,11 +240,31 @@ def _outlines(name: str) -> Any:
     return outlines_core
 
 
-def _index(name: str, pattern: str, tokens: dict[bytes, list[int]], end: int) -> Any:
-    """Return the index of outlines-core: transitions of a pattern's automaton by tokens."""
+def _transitions(
+    name: str, pattern: str, tokens: Mapping[bytes, list[int]], size: int
+) -> tuple[dict[int, dict[int, int]], int, set[int]]:
+    """Return the transitions of a pattern's automaton by tokens, the first state, and the accepting states.
+
+    outlines-core 0.2.14 alone takes the shortest match: its index of "1(.5)?" has no transition behind "1" by "." and
+    none by the second alternative of "a|ab". So a mark stands behind the pattern, as one more token: before it there is
+    no match, and the states before it are those that accept.
+    """
+    mark = size + 1
+    index = _index(name, f"(?:{pattern}){END}", {**tokens, END.encode(): [mark]}, size)
+    found = index.get_transitions()
+    transitions = {state: {token: to for token, to in row.items() if token < size} for state, row in found.items()}
+    return transitions, index.get_initial_state(), {state for state, row in found.items() if mark in row}
+
+
+def _index(name: str, pattern: str, tokens: Mapping[bytes, list[int]], end: int) -> Any:
+    """Return the index of outlines-core for a pattern.
+
+    Raises:
+        ValueError: it has none.
+    """
     outlines = _outlines(name)
     try:
-        return outlines.Index(pattern, outlines.Vocabulary(end, tokens))
+        return outlines.Index(pattern, outlines.Vocabulary(end, dict(tokens)))
     except ValueError as error:
         raise ValueError(
             f"{name}: outlines-core has no automaton for it, with neither look-around nor back-references: {error}"

@@ -156,7 +156,7 @@ class Sampling:
             ends = saved.special.ends
             if not ends:
                 raise ValueError(f"end={self.end!r}, min_tokens={self.min_tokens}: {saved.name} has no end of text")
-            found += [EndOfText(word, self.min_tokens, last=last, fill=saved.behind) for word in ends]
+            found += [EndOfText(word, self.min_tokens, last=last, fill=saved.behind if last else None) for word in ends]
         return found if self.stop_entropy is None else [*found, Settled(self.stop_entropy)]
 
     def conditioned(self, saved: LoadedModel, denoiser: Denoiser) -> Denoiser:

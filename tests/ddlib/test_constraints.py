@@ -391,7 +391,7 @@ def test_nothing_is_evaluated_before_an_error():
     with pytest.raises(ValueError, match="no sequence of length 4 satisfies: take another length or constraint"):
         dd.sample(PROCESS, network, (2, 4), constraint=short)
     prompt = torch.tensor([[0], [3]])
-    with pytest.raises(ValueError, match="length 4 satisfies with the 1 tokens that row 1 of the prompt gives"):
+    with pytest.raises(ValueError, match="length 4 satisfies with the tokens that row 1 of the prompt gives"):
         dd.sample(PROCESS, network, (2, 4), prompt=prompt, constraint=WORDS)
     assert network.calls == 0
 

@@ -54,8 +54,8 @@ def check_satisfiable(constraint: Automaton, states: Tokens) -> None:
     if bool(possible.all()):
         return
     row, length = int((~possible).nonzero()[0]), states.shape[1]
-    given = int((states[row] < constraint.vocab_size).sum())
-    beside = f" with the {given} tokens that row {row} of the prompt gives" if given else ""
+    given = (states[row, constraint.skip :] < constraint.vocab_size).any()
+    beside = f" with the tokens that row {row} of the prompt gives" if given else ""
     raise ValueError(
         f"constraint is {constraint!r}, which no sequence of length {length} satisfies{beside}: take another length"
         f"{', prompt' if given else ''} or constraint, or fewer forbidden tokens"
