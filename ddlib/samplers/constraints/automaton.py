@@ -1,7 +1,7 @@
 """Deterministic finite automata over tokens: completions of partially drawn sequences."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import chain
 from typing import Self
 
@@ -28,7 +28,7 @@ class Automaton:
 
     Args:
         transitions: the next state for each state and token: ``{state: {token: state}}``. A token without an entry is
-            not allowed in that state.
+            not allowed in that state. States are numbers, strings or other keys.
         start: the first state.
         accepting: states in which a sequence may end.
         vocab_size: number of tokens V.
@@ -66,23 +66,23 @@ class Automaton:
 
     def __init__(
         self,
-        transitions: Mapping[int, Mapping[int, int]],
-        start: int,
-        accepting: Iterable[int],
+        transitions: Mapping[Hashable, Mapping[int, Hashable]],
+        start: Hashable,
+        accepting: Iterable[Hashable],
         vocab_size: int,
         end: int | None = None,
         fill: int | None = None,
     ) -> None:
         self.vocab_size = check_count("vocab_size", vocab_size)
-        final = set(accepting)
+        final = dict.fromkeys(accepting)
         require(bool(final), "accepting is empty, must hold a state: no sequence satisfies the constraint")
         require(end is not None or fill is None, f"fill is {fill} and end is None: nothing is filled without an end")
         for name, token in (("end", end), ("fill", fill)):
             if token is not None:
                 require(check_count(name, token, 0) < vocab_size, f"{name} is {token}, must be in [0, {vocab_size})")
         self.end, self.fill = end, end if fill is None else fill
-        number: dict[int, int] = {start: 0}
-        for state in chain(transitions, *(row.values() for row in transitions.values()), sorted(final)):
+        number: dict[Hashable, int] = {start: 0}
+        for state in chain(transitions, *(row.values() for row in transitions.values()), final):
             number.setdefault(state, len(number))
         sizes = [len(row) for row in transitions.values()]
         count = sum(sizes)
