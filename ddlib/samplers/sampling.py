@@ -170,7 +170,7 @@ def sample(
         if model.capabilities.has_step_distribution:
             raise TypeError(f"constraint is {constraint!r}, and {denoiser!r} steers the law of z_s: steer on='words'")
         constraint = constraint.to(target).without(forbidden)
-        check_satisfiable(constraint, fixed.masked_fill(free, process.vocab_size))
+        check_satisfiable(constraint, fixed.masked_fill(free, process.vocab_size), endings)
     run = SamplingCall(
         process, model, truncation.at(1.0), _grid(steps, times).to(target), free,
         generator if seeds is None else _seeded(seeds, generator, shape[0], target),

@@ -439,6 +439,7 @@ test_refused = refuses(r"""
     draw(endings=[EndOfText(0)]) | TypeError | EndOfText.* cannot serve: any number of fill tokens must be accepted
     draw(endings=[EndOfText(3, fill=1)]) | TypeError | any number of fill tokens must be accepted
     draw(Automaton({0: {1: 1}, 1: {1: 1, 2: 2}}, 0, [2], 4), endings=[EndOfText(1)]) | TypeError | any number of fill
+    draw(WORDS.behind(1), endings=[EndOfText(3)]) | ValueError | whose first 1 positions must be given in prompt
     draw(network=Steers()) | TypeError | steers the law of z_s: steer on='words'
     draw(forbidden=[0]) | ValueError | no sequence of length 4 satisfies
     draw(network=impossible) | ValueError | the network thinks all words impossible .* at position 0
@@ -452,3 +453,15 @@ def test_the_halves_network_of_a_flat_tree():
     alternating = Automaton({0: {0: 1}, 1: dict.fromkeys(range(1, size), 0)}, 0, [0, 1], size)
     drawn = dd.sample(process, Halves(process), (9, 4), Confidence(), 4, constraint=alternating)
     assert bool((drawn[:, ::2] == 0).all()) and bool((drawn[:, 1::2] > 0).all())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sampler", SUPPORTED, ids=repr)
+def test_on_a_gpu(sampler):
+    weights = Table(1)
+
+    def network(z, t):
+        return weights(z.cpu(), t).to(z.device)
+
+    drawn = dd.sample(PROCESS, network, (9, 4), sampler, 3, constraint=WORDS, forbidden=[2], device="cuda")
+    assert drawn.device.type == "cuda" and bool(WORDS.accepts(drawn.cpu()).all()) and not bool((drawn == 2).any())

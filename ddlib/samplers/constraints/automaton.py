@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from ddlib.samplers.constraints.classes import log_sums, token_classes
 from ddlib.typing import Tokens
 from ddlib.utils.validation import check_count, require
 
@@ -105,7 +106,9 @@ class Automaton:
             final_numbers, states = np.append(final_numbers, states), states + 1
         self.accepting = torch.zeros(states, dtype=torch.bool)
         self.accepting[torch.from_numpy(final_numbers)] = True
-        self.token_class, number_of_classes, (before, classes, after) = _classes(sources, tokens, targets, vocab_size)
+        self.token_class, number_of_classes, (before, classes, after) = token_classes(
+            sources, tokens, targets, vocab_size
+        )
         self._set(before, classes, after, torch.ones(number_of_classes, dtype=torch.bool))
 
     def _set(self, sources: Tensor, classes: Tensor, targets: Tensor, is_open: Bool[Tensor, "c"]) -> None:
@@ -280,38 +283,3 @@ class Automaton:
     def __repr__(self) -> str:
         sizes = f"states={len(self.accepting)}, classes={self.num_classes - 1}, vocab_size={self.vocab_size}"
         return f"Automaton({sizes}, end={self.end}, fill={self.fill}, skip={self.skip})"
-
-
-def log_sums(terms: Float64[Tensor, "B n"], places: Int64[Tensor, "B n"], size: int) -> Float64[Tensor, "B m"]:
-    """Return the logs of the sums of exp(terms) with the same place, (B, size); -inf for a place without terms."""
-    largest = terms.new_full((len(terms), size), -torch.inf).scatter_reduce_(1, places, terms, "amax")
-    finite = torch.where(largest.isfinite(), largest, 0.0)
-    sums = torch.zeros_like(largest).scatter_add_(1, places, (terms - finite.gather(1, places)).exp())
-    return sums.log() + finite
-
-
-def _classes(
-    sources: np.ndarray, tokens: np.ndarray, targets: np.ndarray, vocab_size: int
-) -> tuple[Int64[Tensor, "V"], int, list[Tensor]]:
-    """Return the class of each token, the number of classes with transitions, and the transitions of these classes.
-
-    Tokens without transitions have the class behind the last.
-
-    The partition is refined state by state: tokens stay together while they have the same next state.
-    """
-    classes, count = np.zeros(vocab_size, np.int64), 1
-    order = np.argsort(sources, kind="stable")
-    for some in np.split(order, np.flatnonzero(np.diff(sources[order])) + 1) if len(order) else []:
-        pairs = classes[tokens[some]] * (int(targets.max()) + 1) + targets[some]
-        distinct, which = np.unique(pairs, return_inverse=True)
-        classes[tokens[some]], count = count + which, count + len(distinct)
-    used = np.zeros(vocab_size, bool)
-    used[tokens] = True
-    distinct, members, which = np.unique(classes[used], return_index=True, return_inverse=True)
-    numbers = np.full(vocab_size, len(distinct), np.int64)
-    numbers[used] = which
-    first = np.zeros(vocab_size, bool)
-    first[np.flatnonzero(used)[members]] = True
-    kept = first[tokens]  # the transitions of one member of each class
-    found = [torch.from_numpy(part[kept]) for part in (sources, numbers[tokens], targets)]
-    return torch.from_numpy(numbers), len(distinct), found

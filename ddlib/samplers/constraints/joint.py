@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.constraints.automaton import Automaton, log_sums
+from ddlib.samplers.constraints.automaton import Automaton
+from ddlib.samplers.constraints.classes import log_sums
 from ddlib.typing import Sharpen, Tokens
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.validation import require
@@ -28,9 +29,9 @@ class JointDraw:
     Behind the last position :math:`\beta` is 1 at accepting states and 0 at others.
 
     The result is :math:`\prod_i p_i(x_i)`, the network's distribution of the step, conditioned on that the sequence
-    has a completion, if no position that stays a mask lies before one that is drawn. This holds from left to right, in
-    the last step, and if one position is drawn. Then the last case is :math:`p_i`, renormalised over the tokens with a
-    completion. In other steps it is an approximation that has the same support. The exact condition takes exponential
+    has a completion, if no position that stays a mask lies before one that is drawn. This holds from left to right and
+    in the last step. If a single position is drawn, the result is always :math:`p_i`, renormalised over the tokens with
+    a completion. In other steps it is an approximation that has the same support. The exact condition takes exponential
     time there, as several paths lead through the masks.
 
     Temperature and truncation act on the conditional distributions :math:`p(x_i | x_{<i})`.

@@ -43,13 +43,19 @@ def check_constraint(
         ending.check_constraint(constraint)
 
 
-def check_satisfiable(constraint: Automaton, states: Tokens) -> None:
+def check_satisfiable(constraint: Automaton, states: Tokens, endings: Sequence[Ending] = ()) -> None:
     """Raise ValueError unless each sequence has a completion.
 
     Args:
         constraint: the constraint, on the device of the states.
         states: (B, L) given tokens, and numbers of at least V at positions to draw.
+        endings: criteria for finishing a sequence early, which must not act before the constraint.
     """
+    require(
+        not endings or not bool((states[:, : constraint.skip] >= constraint.vocab_size).any()),
+        f"constraint is {constraint!r}, whose first {constraint.skip} positions must be given in prompt with endings: "
+        "a sequence could end there",
+    )
     possible: Bool[Tensor, B] = constraint.has_completion(states)
     if bool(possible.all()):
         return
