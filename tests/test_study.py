@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ROOT / "docs", ROOT / "benchmarks" / "results"
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if "\nSTUDY = " in path.read_text())
 STUDIES = {name: importlib.import_module(f"benchmarks.{name}").STUDY for name in NAMES}
-LONG = ("known_time",)
+LONG = ("known_time", "orders")
 EDGES = study.EDGES_64
 
 

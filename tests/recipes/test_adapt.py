@@ -240,7 +240,7 @@ def test_what_cannot_be_adapted_is_refused_before_any_text_is_prepared(llama, mo
     assert not Path("data").exists() and not Path("run").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_no_causal_model_or_too_little_text_is_refused_by_name(llama):
     BertForMaskedLM(BertConfig(vocab_size=280, **SIZE)).save_pretrained("bert")
     write_tokenizer(Path("bert"))

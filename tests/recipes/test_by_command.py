@@ -111,7 +111,7 @@ def case(request, tmp_path_factory):
     return place, sampler, modules
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_it_goes_on_to_the_same_bits(case):
     place = case[0]
     name = place.recipe("killed")
@@ -130,7 +130,7 @@ def test_killed_it_goes_on_to_the_same_bits(case):
         assert json.loads(starts[0])["versions"]["ddlib-ragged"] == "0.1.0"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_ranks_make_the_same_run_but_for_rounding(case):
     place = case[0]
     place.run("recipes.train", place.recipe("pair"), ranks=2)
@@ -138,7 +138,7 @@ def test_two_ranks_make_the_same_run_but_for_rounding(case):
     assert both[0] == pytest.approx(both[1], rel=1e-4) and len(both[0]) == 24
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_is_measured_sampled_and_drawn(case):
     place, sampler, _ = case
     place.run("recipes.evaluate", "runs/whole", "--scorer", "none", "--sequences", "32", "--replicates", "2")
@@ -174,7 +174,7 @@ def test_weights_alone_are_a_strangers_until_their_modules_are_trusted(case, tmp
         copied.rename(place.folder / "runs" / "whole" / "weights")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", ["plug-in"], indirect=True)
 def test_it_trains_where_the_papers_do_too(case):
     place = case[0]

@@ -110,11 +110,9 @@ def test_twenty_kills(folder, whole, seed):
     assert curve(run.output.folder) == curve(whole)
 
 
-@pytest.mark.parametrize("shard", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["copies", "shards"])
-@pytest.mark.parametrize(
-    "seed",
-    [pytest.param(0, marks=pytest.mark.slow), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
+@pytest.mark.parametrize("seed", range(3))
 def test_one_of_two_ranks_is_killed(folder, shard, seed):
     hardware = Hardware(shard=shard, threads=1)
     untouched = given(folder, f"pair-{shard}", hardware=hardware)

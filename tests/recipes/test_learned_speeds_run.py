@@ -85,7 +85,7 @@ def test_resumed_it_learns_the_same(name, tmp_path):
     assert 0 < result["bound"]["nats_per_token"]["value"] < 8
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("hardware", [Hardware(threads=1), Hardware(shard=True, threads=1)], ids=["copies", "shards"])
 @pytest.mark.usefixtures("prepared")
 def test_the_layout_changes_no_number(hardware, tmp_path):
