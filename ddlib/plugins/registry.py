@@ -203,7 +203,7 @@ def at(path: str) -> Any:
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise ValueError(f"{path!r}: {error}") from error
+        raise ValueError(f"{path!r}: {error}; install its package, or add its folder to PYTHONPATH") from error
     for part in name.split("."):
         require(hasattr(found, part), f"{path!r}: {found!r} has no {part!r}")
         found = getattr(found, part)
