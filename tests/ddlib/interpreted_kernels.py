@@ -73,7 +73,7 @@ def agrees(process, layer, noisy, tolerance=2e-5, chunk=None, **options):
 
 
 @every
-@pytest.mark.parametrize("mode", slow_but(["standard", "hard"], "standard"))
+@pytest.mark.parametrize("mode", slow_but(["standard", "hard", "edges"], "standard"))
 def test_values_and_gradients(process, mode):
     layer, noisy = batch(process)
     agrees(process, layer, noisy, mode=mode)
