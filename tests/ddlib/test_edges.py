@@ -97,7 +97,7 @@ def climbing(process, denoiser, t):
                     asked = torch.full_like(state, tree.offsets[i] + member)
                     both = torch.stack([asked, context] if position == 0 else [context, asked], 1)
                     words = denoiser(both, at(t, len(both)))[:, position].softmax(-1)
-                    u_p = tree.laws(words)[j - 1]
+                    u_p = tree.level_probs(words)[j - 1]
                     joint = tree.between(j - 1, j).column(local) * u_p
                     pi = joint / joint.sum(-1, keepdim=True)
                     law += (share[i] / share[j:].sum() * climb)[:, None] * pi

@@ -18,7 +18,7 @@ from ddlib.processes import Hierarchical
 from ddlib.samplers import Ancestral, FirstHitting, Psi
 from ddlib.schedules import Linear
 from ddlib.testing import strategies
-from ddlib.verification.claims.samplers.guidance_oracle import steered, tempered, texts, told
+from ddlib.verification.claims.samplers.guidance_oracle import steered, target_probs, tempered, texts
 
 MANY = [*ClassifierFree.examples(), *ClassifierBased.examples()]
 pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
@@ -54,7 +54,7 @@ def test_the_next_law_is_tempered_in_any_hierarchy(tree, gamma, seed):
     assert guidance.has_step_distribution == straying
     assert guidance.parameterization == ("children" if tree.depth > 1 and not straying else "cavity")
     z, what = texts(process), "step" if straying else "jump"
-    laws = (told(process, part, "cavity", z, what) for part in (one, other))
+    laws = (target_probs(process, part, "cavity", z, what) for part in (one, other))
     assert (steered(guidance, z) - tempered(process, *laws, gamma, what)).abs().max() < 1e-10
 
 
@@ -82,7 +82,7 @@ def test_words_and_states_are_one_for_masks_and_two_in_a_tree():
         on_words, on_states = (free(name, on=on) for on in ("words", "states"))
         z = texts(KINDS[name])
         t = at(0.5, len(z))
-        laws = [told(KINDS[name], one, one.parameterization, z, "jump") for one in (on_words, on_states)]
+        laws = [target_probs(KINDS[name], one, one.parameterization, z, "jump") for one in (on_words, on_states)]
         gap = (laws[0] - laws[1]).abs().max()
         assert torch.equal(on_words(z, t), on_states(z, t)) if same else gap > 0.01
 
@@ -96,7 +96,7 @@ def test_the_power_of_a_sum_is_no_sum_of_powers():
     clusters = {}
     for on in ("states", "words"):
         guidance = ClassifierFree(process, one, other, 2.0, on)
-        clusters[on] = told(process, guidance, guidance.parameterization, z, "jump")[0, 0, 4:6]
+        clusters[on] = target_probs(process, guidance, guidance.parameterization, z, "jump")[0, 0, 4:6]
     assert clusters["states"].tolist() == pytest.approx([0.9, 0.1])
     squares = [0.7**2 + 0.05**2, 2 * 0.125**2]
     assert clusters["words"].tolist() == pytest.approx([share / sum(squares) for share in squares])

@@ -125,7 +125,7 @@ def test_large_vocabularies_are_averaged_over_a_sample():
 
 
 def test_the_clock_is_alpha():
-    (label, (t, alpha)), *rest = lines(plot.clock(Cosine(), points=5)).items()
+    (label, (t, alpha)), *rest = lines(plot.schedule_curve(Cosine(), points=5)).items()
     assert label == "alpha" and not rest
     np.testing.assert_allclose(alpha, np.cos(np.pi * t / 2), atol=1e-12)
 
@@ -198,7 +198,7 @@ def test_axes_are_used_when_given_and_made_when_not():
     settings = dict(matplotlib.rcParams)
     for axes in (given[0], None):
         for made in (
-            plot.occupancies(process, axes), plot.weights(process, axes), plot.clock(Linear(), axes),
+            plot.occupancies(process, axes), plot.weights(process, axes), plot.schedule_curve(Linear(), axes),
             plot.hierarchy(tree, axes), plot.trajectory(process, times, states, axes),
         ):  # fmt: skip
             assert (made is given[0]) == (axes is not None)
@@ -221,7 +221,7 @@ def test_matplotlib_is_imported_late_and_pyplot_never():
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'ddlib\[plot\]'"):
-        plot.clock(Linear())
+        plot.schedule_curve(Linear())
     process = dd.presets.mdlm(3)
     assert plot.trajectory_text(process, torch.tensor([1.0]), torch.tensor([[3]])) == "t = 1.000  mask"
 

@@ -63,18 +63,18 @@ def words_are_tempered_where_states_are_asked_for(patch):
 @fault("the power of a sum is no sum of powers", ClassifierFree, build=free)
 def masses_are_summed_after_tempering(steer, self, place):
     words = steer(TokenTarget(place.process, place.parameterization, place.z, place.t))
-    return ChildTarget(place.process, "cavity", place.z, place.t).laws(words) if self.on == "states" else words
+    return ChildTarget(place.process, "cavity", place.z, place.t).choice_logits(words) if self.on == "states" else words
 
 
 @fault("the law of z_s is tempered, not that of the word", ClassifierFree, name="uniform", build=free)
 def words_are_tempered_and_noised_after(steer, self, place):
     words = steer(TokenTarget(place.process, place.parameterization, place.z, place.t))
-    return StepTarget(place.process, "cavity", place.z, place.t, place.s).laws(words)
+    return StepTarget(place.process, "cavity", place.z, place.t, place.s).choice_logits(words)
 
 
 @fault("q_s(.|p) takes a law", free, name="uniform", within=StepTarget)
-def laws_of_steps_are_made_of_unnormalised_words(laws, self, logits):
-    process, cavity = self.process, TokenTarget.laws(self, logits).exp()
+def laws_of_steps_are_made_of_unnormalised_words(choice_logits, self, logits):
+    process, cavity = self.process, TokenTarget.choice_logits(self, logits).exp()
     into = process.transition(self.s[0], self.t[0])[:, self.z].movedim(0, -1)
     return (process.predictive(cavity, self.s) * into).log()
 
@@ -128,8 +128,8 @@ def the_strength_is_one_whatever_is_asked(steer, self, place):
 
 
 @fault("log p(y|z), not p(y|z)", ClassifierBased, "tree", build=based)
-def probabilities_are_added_to_logarithms(_said, self, states, t):
-    return _said(states, t).exp()
+def probabilities_are_added_to_logarithms(_class_log_prob, self, states, t):
+    return _class_log_prob(states, t).exp()
 
 
 @fault("the gradient is taken at z", ClassifierBased, "tree", how="first order", build=based)
@@ -145,5 +145,5 @@ def the_gradient_is_taken_for_the_difference_of_another_position(_sloping, self,
 @fault(
     "the classifier is told z with one change, not the word alone", ClassifierBased, "masked", 1.5, First, build=based
 )
-def the_classifier_sees_nothing_but_the_change(_said, self, states, t):
-    return _said(states.mean(1, keepdim=True).expand_as(states), t)
+def the_classifier_sees_nothing_but_the_change(_class_log_prob, self, states, t):
+    return _class_log_prob(states.mean(1, keepdim=True).expand_as(states), t)
