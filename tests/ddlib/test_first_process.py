@@ -12,7 +12,7 @@ from refusals import refused_with
 import ddlib as dd
 import ddlib.processes
 from ddlib.__main__ import main
-from ddlib.processes import ForwardProcess, each_time, elapsed, interior, into, scalar, span
+from ddlib.processes import ForwardProcess, each_time, elapsed, gather_columns, interior, scalar, span
 from ddlib.schedules import Linear, Schedule
 from ddlib.verification import Check, Counterexample, Place
 from ddlib.verification.claims import hierarchy, schedule
@@ -38,7 +38,7 @@ class Paced(ForwardProcess):
 
     def marginal(self, x, t):
         self.check_inputs(x=x, t=t)
-        return into(each_time(lambda time: self.transition(0.0, time), t).mT, x).to(t.dtype)
+        return gather_columns(each_time(lambda time: self.transition(0.0, time), t).mT, x).to(t.dtype)
 
     def rate_matrix(self, t):
         rate = self.speed * self.schedule.rate(interior(scalar(t, "t", self.device)))
@@ -269,10 +269,12 @@ def test_two_numbers_are_never_printed_alike():
          .to(t.dtype), "float32", "torch.float32 against torch.float64: compute functions of time in float64"),
         ("marginal", lambda self, x, t: Paced.marginal(self, x, t).double(), "dtypes and shapes",
          "marginal of torch.float32 arguments is torch.float64, must be torch.float32"),
-        ("marginal", lambda self, x, t: into(each_time(lambda u: self.transition(0.0, u), t).mT, x % 2), "refusals",
+        ("marginal", lambda self, x, t: gather_columns(each_time(lambda u: self.transition(0.0, u), t).mT, x % 2),
+         "refusals",
          "marginal takes x = 2, where words are 0 to 1: must raise a ValueError or TypeError that says so\n"
          "       write as the first line of marginal: self.check_inputs(x=x, t=t)"),
-        ("marginal", lambda self, x, t: into(each_time(lambda u: self.transition(0.0, u), t)[:, :2].mT, x), "refusals",
+        ("marginal", lambda self, x, t: gather_columns(each_time(lambda u: self.transition(0.0, u), t)[:, :2].mT, x),
+         "refusals",
          "marginal raises IndexError for x = 2"),
         ("speed", torch.tensor([1.0, 3.0]).double(), "moves", "left behind by .to(device)"),
     ],

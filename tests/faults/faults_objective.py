@@ -6,7 +6,7 @@ import torch
 from planting import deep, fault, hierarchical, tree
 
 import ddlib as dd
-from ddlib.processes import GIDD, Hierarchical, Masked, each_time, interior, into
+from ddlib.processes import GIDD, Hierarchical, Masked, each_time, gather_columns, interior
 from ddlib.schedules import Linear
 
 NELBO, BOUND = sys.modules["ddlib.objective.nelbo"], sys.modules["ddlib.objective.bound"]
@@ -20,7 +20,7 @@ def generic_sum(term, process, logits, x, z, t):
     t, here = interior(t), z[..., None]
     noisy, believed = process.marginal(x, t), process.predictive(logits.double().softmax(-1), t)
     a, b = noisy / noisy.gather(-1, here), believed / believed.gather(-1, here)
-    rates = into(each_time(process.rate_matrix, t), z).scatter(-1, here, 0.0)
+    rates = gather_columns(each_time(process.rate_matrix, t), z).scatter(-1, here, 0.0)
     return (torch.where(rates > 0, rates * term(a, b), 0.0)).sum(-1).to(logits.dtype)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ddlib.hierarchies import Hierarchy, Tree
-from ddlib.processes import ForwardProcess, Hierarchical, beside, unchanged
+from ddlib.processes import ForwardProcess, Hierarchical, unchanged, unsqueeze_times
 from ddlib.schedules import Geometric, Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.categorical import draw_logits
@@ -218,7 +218,7 @@ class Ragged(ForwardProcess):
         """log e_f, of each family, (B, L, families): whom the mask hides; at other states there is one to choose."""
         scores = []
         for family in self.families:
-            masked = beside(family.process.occupancies(t)[..., -1]).clamp_min(torch.finfo(torch.float64).tiny)
+            masked = unsqueeze_times(family.process.occupancies(t)[..., -1]).clamp_min(torch.finfo(torch.float64).tiny)
             score = _inside(log_p, family).logsumexp(-1) + masked.log().to(log_p.dtype)
             scores.append(torch.where(family.owns(z), score, -torch.inf))
         return torch.stack(scores, -1).log_softmax(-1)
