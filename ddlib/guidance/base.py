@@ -167,7 +167,7 @@ class Guidance(Part):
             TypeError, ValueError: invalid logits, as in ``nelbo``; parts with different vocabularies.
         """
         parts: dict[str, Denoiser] = {name: getattr(self, name) for name in names}
-        outputs = {name: part(place.z, place.told) for name, part in parts.items()}
+        outputs = {name: part(place.z, place.model_time) for name, part in parts.items()}
         widths = {name: logits.shape[-1] for name, logits in outputs.items() if isinstance(logits, Tensor)}
         check_widths(widths)
         log_probs = []

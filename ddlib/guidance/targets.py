@@ -25,7 +25,7 @@ class TokenTarget:
     t: Times
 
     @property
-    def told(self) -> Times:
+    def model_time(self) -> Times:
         """The times passed to a network."""
         return self.t
 
@@ -83,7 +83,7 @@ class StepTarget(TokenTarget):
         return self.process.num_states
 
     @property
-    def told(self) -> Times:
+    def model_time(self) -> Times:
         return self.t.to(torch.get_default_dtype())
 
     def laws(self, logits: Float[Tensor, "B L K"]) -> Float[Tensor, "B L n"]:

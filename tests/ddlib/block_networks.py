@@ -62,7 +62,7 @@ class Split(ByBlocks):
 
 
 class Sparse(Split):
-    """The same where it is asked."""
+    """The same at the positions of the call."""
 
     def features_at(self, z, t, positions, *, cache=None):
         return self.features(z, t, cache=cache).take_along_dim(positions[..., None], 1)

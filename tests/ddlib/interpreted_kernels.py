@@ -120,7 +120,7 @@ def test_extreme_logits(name):
 
 
 def test_words_that_are_ruled_out():
-    """A bias of -inf on words that are not asked for, whole tiles of them."""
+    """A bias of -inf on tokens that are not needed, whole tiles of them."""
     process = MANY["wide"]
     layer, (x, z, t) = batch(process)
     with torch.no_grad():

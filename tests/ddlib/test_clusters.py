@@ -81,7 +81,7 @@ def test_thousands_of_equal_words_are_spread_over_the_clusters(num):
 
 
 def greedy(costs, lower, upper):
-    """The paper's size control, with its two gaps closed: room is asked for, and who cannot spare does not give."""
+    """The paper's size control with its two gaps closed: clusters request members, and a small cluster gives none."""
     label = costs.argmin(1)
     sizes = np.bincount(label, minlength=costs.shape[1])
     for move_in in (False, True):

@@ -59,7 +59,7 @@ class Severe(Hierarchical):
 
 
 class Staged(Plain):
-    """A user's process whose levels have occupancies and weights, and whose hierarchy is told."""
+    """A user's process whose levels have occupancies and weights, and which has a hierarchy."""
 
     def __init__(self, inner):
         super().__init__(inner)
@@ -173,7 +173,7 @@ def test_levels_of_processes_without_a_hierarchy():
 
 
 @every
-def test_a_hierarchy_is_told_where_there_is_one_and_moves_with_the_process(process):
+def test_the_hierarchy_of_a_process_moves_with_it(process):
     if "hierarchy" in dict(process.named_children()):
         assert process.hierarchy is dict(process.named_children())["hierarchy"]
         moved = copy.deepcopy(process).to(torch.bfloat16).to("meta")
@@ -183,7 +183,7 @@ def test_a_hierarchy_is_told_where_there_is_one_and_moves_with_the_process(proce
 
 
 @pytest.mark.parametrize("process", [Hierarchical(TREE, Linear()), GIDD(5, 0.2), Uniform(5, Linear())], ids=str)
-def test_the_questions_can_be_asked_in_a_compiled_function(process):
+def test_the_properties_can_be_read_in_a_compiled_function(process):
     def ask(z):
         return z * len(process.levels) + (process.hierarchy is None) + len(process.modes)
 
@@ -192,7 +192,7 @@ def test_the_questions_can_be_asked_in_a_compiled_function(process):
 
 
 @every
-def test_a_process_has_the_modes_that_it_says(process):
+def test_a_process_has_the_modes_that_it_lists(process):
     logits, x, z, t = batch(process, rows=4)
     assert process.modes[0] == "standard"
     for mode in ("standard", "hard", "edges"):

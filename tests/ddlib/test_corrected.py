@@ -43,7 +43,7 @@ def test_corrections_are_made_in_the_interval_after_the_step_and_the_prompt_stan
     assert [t for t, _, _ in recorder.seen] == [0.75, 0.5, 0.25]  # never at t = 0
 
 
-def test_what_it_says_follows_from_both():
+def test_properties_follow_from_sampler_and_corrector():
     assert (
         Corrected(Ancestral(), Gibbs(), 3).max_model_calls == 4
         and Corrected(Ancestral(), Gibbs()).max_finalize_calls == 1
@@ -135,7 +135,7 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
 
 def refused(name, corrector):
     def never(z, t):
-        raise AssertionError("the network was asked")
+        raise AssertionError("the network was called")
 
     process = GIDD(6, 0.2) if name == "gidd" else LEVELS[name]
     generate(process, never, Corrected(Ancestral(), corrector))

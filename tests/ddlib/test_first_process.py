@@ -1,4 +1,4 @@
-"""What ``dd.verify`` says to somebody whose first process or clock is wrong: which mistake, where, what to write."""
+"""Reports of ``dd.verify`` for a wrong process or schedule: the mistake, its place, the code to write."""
 
 import inspect
 import math
@@ -116,15 +116,15 @@ def test_nobody_is_blamed_for_what_only_libraries_did():
     assert place is None
 
 
-def test_what_may_have_to_be_written_is_said():
+def test_the_report_shows_the_code_to_write():
     times = wrong("rate_matrix", lambda self, t: self.to_mask(-self.speed, torch.tan(t), 0.0))
     assert 'write first, with the function of ddlib.processes: t = scalar(t, "t", self.device)' in failed(
         times, "rates"
     )
     times = wrong("transition", lambda self, s, t: self.to_mask(self.speed, torch.exp(s - t), 1.0))
     assert "s, t = span(s, t, self.device)" in failed(times, "laws")
-    clock = wrong("alpha", lambda self, t, xp=torch: math.cos(math.pi * t / 2), Schedule)
-    assert "xp is torch, sympy or mpmath: write xp. in place of math." in failed(clock, "ends")
+    mine = wrong("alpha", lambda self, t, xp=torch: math.cos(math.pi * t / 2), Schedule)
+    assert "xp is torch, sympy or mpmath: write xp. in place of math." in failed(mine, "ends")
 
 
 def test_a_mistake_in_reduced_is_refuted_and_a_constructor_without_super_is_named():
@@ -176,13 +176,13 @@ def test_every_claim_rests_on_claims_that_there_are_and_on_none_in_a_circle():
 
 def ask(*failures, rests=None, places=None):
     """Checks of claims a, b, c, ...: the ones named fail."""
-    asked = []
+    checks = []
     for name in "abcdef":
         claim = Claim("room", name, "proves", "1", lambda subject, point: (), rests_on=(rests or {}).get(name, ()))
         place = (places or {}).get(name)
         note = "raised KeyError: 1" if place else ""
-        asked.append((claim, Check("room", name, "proves", "1", name not in failures, note=note, place=place)))
-    return {check.name: check.follows for check in explained(asked) if check.ok is False}
+        checks.append((claim, Check("room", name, "proves", "1", name not in failures, note=note, place=place)))
+    return {check.name: check.follows for check in explained(checks) if check.ok is False}
 
 
 def test_a_failure_follows_through_claims_that_hold():
@@ -207,7 +207,7 @@ def test_failures_that_rest_on_each_other_have_a_first():
 
 
 @pytest.mark.parametrize(
-    ("alpha", "name", "told"),
+    ("alpha", "name", "message"),
     [
         (lambda self, t, xp=torch: 1 - 1.4 * t, "ends", r"alpha\(1\) = -0\.4: must lie in \[0, 1\]"),
         (lambda self, t, xp=torch: 1 - t - 2.4 * t**2 * (1 - t), "ends",
@@ -221,21 +221,21 @@ def test_failures_that_rest_on_each_other_have_a_first():
          r"torch\.float32 against torch\.float64: compute functions of time in float64"),
     ],
 )  # fmt: skip
-def test_a_wrong_clock_is_told_in_words(alpha, name, told):
+def test_the_report_explains_a_wrong_schedule(alpha, name, message):
     report = dd.verify(wrong("alpha", alpha, Schedule))
     (check,) = [check for check in report.failures if check.name == name]
-    assert re.search(told, str(check)), check
+    assert re.search(message, str(check)), check
     assert "mpc" not in report.text(verbose=True)
     assert name != "ends" or (report.failures[0] is check and all(other.follows for other in report.failures[1:]))
 
 
-def test_a_negative_clock_explains_the_process_that_runs_on_it():
-    clock = wrong("alpha", lambda self, t, xp=torch: 1 - t - 2.4 * t**2 * (1 - t), Schedule)
-    asked = [(claim, claim.check(clock, False)) for claim in schedule.CLAIMS]
-    mine = Paced(schedule=clock)
+def test_a_negative_schedule_explains_the_failures_of_its_process():
+    wrong_schedule = wrong("alpha", lambda self, t, xp=torch: 1 - t - 2.4 * t**2 * (1 - t), Schedule)
+    checks = [(claim, claim.check(wrong_schedule, False)) for claim in schedule.CLAIMS]
+    mine = Paced(schedule=wrong_schedule)
     held = Check("process", "Kolmogorov", "", "", True)  # its solver takes long over infinite rates
-    asked += [(claim, held if claim.name == held.name else claim.check(mine, False)) for claim in process.CLAIMS]
-    causes = [check for check in explained(asked) if check.ok is False and not check.follows]
+    checks += [(claim, held if claim.name == held.name else claim.check(mine, False)) for claim in process.CLAIMS]
+    causes = [check for check in explained(checks) if check.ok is False and not check.follows]
     assert [check.name for check in causes] == ["ends"]
 
 
@@ -253,7 +253,7 @@ def test_two_numbers_are_never_printed_alike():
 
 
 @pytest.mark.parametrize(
-    ("method", "new", "name", "told"),
+    ("method", "new", "name", "message"),
     [
         ("rate_matrix", lambda self, t: Paced.rate_matrix(self, t).T, "rates",
          "its columns sum to 0: row = from, column = to, so return the transpose"),
@@ -280,7 +280,7 @@ def test_two_numbers_are_never_printed_alike():
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )  # fmt: skip
-def test_a_wrong_answer_is_told_in_words(method, new, name, told):
+def test_the_report_explains_a_wrong_method(method, new, name, message):
     if method == "speed":
         mine = Paced()
         mine.within = torch.nn.Module()  # of torch, which moves no attribute
@@ -288,7 +288,7 @@ def test_a_wrong_answer_is_told_in_words(method, new, name, told):
         assert "as an attribute of a ddlib.utils.precision.Float64Module" in failed(mine, name)
     else:
         mine = wrong(method, new)
-    assert told in failed(mine, name)
+    assert message in failed(mine, name)
 
 
 def test_words_take_numbers_from_the_worst_place_and_leave_braces_alone():
@@ -343,10 +343,10 @@ def test_what_a_process_needs_is_public_and_in_the_reference_and_refuses_by_name
     """)
 
 
-def test_time_on_the_clock_adds_up_and_none_passes_once_it_has_run_out():
+def test_elapsed_is_additive_and_zero_after_the_end_of_the_schedule():
     s, u, t = torch.tensor([[0.0, 0.1, 1.0], [0.2, 0.4, 1.0], [0.9, 0.4, 1.0]], dtype=torch.float64)
-    clock = dd.schedules.Cosine()
-    both = elapsed(clock, s, u) + elapsed(clock, u, t)
-    assert torch.allclose(elapsed(clock, s, t), both, rtol=1e-12) and (both[2] == 0)
-    assert torch.allclose(torch.exp(-elapsed(clock, s, t))[:2], (clock.alpha(t) / clock.alpha(s))[:2])
-    assert elapsed(clock, s.float(), t.float()).dtype == torch.float64
+    schedule = dd.schedules.Cosine()
+    both = elapsed(schedule, s, u) + elapsed(schedule, u, t)
+    assert torch.allclose(elapsed(schedule, s, t), both, rtol=1e-12) and (both[2] == 0)
+    assert torch.allclose(torch.exp(-elapsed(schedule, s, t))[:2], (schedule.alpha(t) / schedule.alpha(s))[:2])
+    assert elapsed(schedule, s.float(), t.float()).dtype == torch.float64

@@ -18,14 +18,14 @@ from ddlib.processes import Hierarchical
 from ddlib.samplers import Ancestral, FirstHitting, Psi
 from ddlib.schedules import Linear
 from ddlib.testing import strategies
-from ddlib.verification.claims.samplers.guidance_oracle import steered, tempered, texts, told
+from ddlib.verification.claims.samplers.guidance_oracle import distribution_of, steered, tempered, texts
 
 MANY = [*ClassifierFree.examples(), *ClassifierBased.examples()]
 pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
 FIRST = FirstHitting()
 
 
-# laws
+# distributions
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -46,7 +46,7 @@ def test_examples_are_verified_at_full_level(guidance):
 
 @settings(max_examples=examples(60))
 @given(strategies.hierarchies(max_depth=4, max_words=6), st.floats(0.0, 6.0), st.integers(0, 2**31))
-def test_the_next_law_is_tempered_in_any_hierarchy(tree, gamma, seed):
+def test_the_next_distribution_is_tempered_in_any_hierarchy(tree, gamma, seed):
     process = Hierarchical(tree, Linear())
     one, other = Lookup(process, seed), Lookup(process, seed + 1)
     guidance = ClassifierFree(process, one, other, lambda t: gamma, "states")
@@ -54,27 +54,27 @@ def test_the_next_law_is_tempered_in_any_hierarchy(tree, gamma, seed):
     assert guidance.has_step_distribution == straying
     assert guidance.parameterization == ("children" if tree.depth > 1 and not straying else "cavity")
     z, what = texts(process), "step" if straying else "jump"
-    laws = (told(process, part, "cavity", z, what) for part in (one, other))
-    assert (steered(guidance, z) - tempered(process, *laws, gamma, what)).abs().max() < 1e-10
+    distributions = (distribution_of(process, part, "cavity", z, what) for part in (one, other))
+    assert (steered(guidance, z) - tempered(process, *distributions, gamma, what)).abs().max() < 1e-10
 
 
 @pytest.mark.parametrize("name", ["tree", "levels"])
 def test_child_logits_of_the_parts_are_tempered_as_they_are(name):
     process = KINDS[name]
     generator = torch.Generator().manual_seed(0)
-    said = [torch.randn(process.num_states - 1, generator=generator, dtype=F64) for _ in range(2)]
-    children = [constant(row) for row in said]
-    words = [constant(dd.token_logits(process.hierarchy, row)) for row in said]
-    z, laws = texts(process), []
+    rows = [torch.randn(process.num_states - 1, generator=generator, dtype=F64) for _ in range(2)]
+    children = [constant(row) for row in rows]
+    words = [constant(dd.token_logits(process.hierarchy, row)) for row in rows]
+    z, distributions = texts(process), []
     for own, meaning in (
         (children, "children"),
         (words, "cavity"),
         (children, dd.Children(process.hierarchy, "posterior")),
     ):
-        laws.append(steered(ClassifierFree(process, *own, 3.0, "states", parameterization=meaning), z))
-    assert all((law - laws[0]).abs().max() < 1e-12 for law in laws)
+        distributions.append(steered(ClassifierFree(process, *own, 3.0, "states", parameterization=meaning), z))
+    assert all((probs - distributions[0]).abs().max() < 1e-12 for probs in distributions)
     raw = ClassifierFree(process, *children, 3.0, "states", parameterization="children")(z, at(0.5, len(z)))
-    assert torch.allclose(raw[0, 0], 3 * said[0] - 2 * said[1])
+    assert torch.allclose(raw[0, 0], 3 * rows[0] - 2 * rows[1])
 
 
 def test_words_and_states_are_one_for_masks_and_two_in_a_tree():
@@ -82,21 +82,25 @@ def test_words_and_states_are_one_for_masks_and_two_in_a_tree():
         on_words, on_states = (free(name, on=on) for on in ("words", "states"))
         z = texts(KINDS[name])
         t = at(0.5, len(z))
-        laws = [told(KINDS[name], one, one.parameterization, z, "jump") for one in (on_words, on_states)]
-        gap = (laws[0] - laws[1]).abs().max()
+        distributions = [
+            distribution_of(KINDS[name], one, one.parameterization, z, "jump") for one in (on_words, on_states)
+        ]
+        gap = (distributions[0] - distributions[1]).abs().max()
         assert torch.equal(on_words(z, t), on_states(z, t)) if same else gap > 0.01
 
 
 def test_the_power_of_a_sum_is_no_sum_of_powers():
     """Two clusters of two words; by hand: pi_c = (3/4, 1/4), pi_u = (1/2, 1/2) over the clusters."""
     process = KINDS["tree"]
-    laws = [torch.tensor(law, dtype=F64).log() for law in ([0.7, 0.05, 0.125, 0.125], [0.25, 0.25, 0.25, 0.25])]
-    one, other = map(constant, laws)
+    distributions = [
+        torch.tensor(probs, dtype=F64).log() for probs in ([0.7, 0.05, 0.125, 0.125], [0.25, 0.25, 0.25, 0.25])
+    ]
+    one, other = map(constant, distributions)
     z = torch.tensor([[process.num_states - 1]])
     clusters = {}
     for on in ("states", "words"):
         guidance = ClassifierFree(process, one, other, 2.0, on)
-        clusters[on] = told(process, guidance, guidance.parameterization, z, "jump")[0, 0, 4:6]
+        clusters[on] = distribution_of(process, guidance, guidance.parameterization, z, "jump")[0, 0, 4:6]
     assert clusters["states"].tolist() == pytest.approx([0.9, 0.1])
     squares = [0.7**2 + 0.05**2, 2 * 0.125**2]
     assert clusters["words"].tolist() == pytest.approx([share / sum(squares) for share in squares])
@@ -161,41 +165,41 @@ def test_the_strength_may_be_a_function_of_the_time_of_each_row():
 
 def test_outside_the_interval_only_the_conditional_is_called():
     guidance = free("masked", 3.0, "words", interval=(0.25, 0.75))
-    told = []
-    guidance.unconditional.inner = lambda z, t: told.append(float(t[0])) or torch.zeros(*z.shape, 4)
+    times = []
+    guidance.unconditional.inner = lambda z, t: times.append(float(t[0])) or torch.zeros(*z.shape, 4)
     guided(guidance, shape=(16, 8), steps=8)
-    assert told and all(0.25 <= t <= 0.75 for t in told)
-    assert guidance.conditional.calls > len(told)
+    assert times and all(0.25 <= t <= 0.75 for t in times)
+    assert guidance.conditional.calls > len(times)
 
 
 def test_what_a_part_rules_out_stays_ruled_out():
     process, never = KINDS["masked"], -torch.inf
     z, t = torch.tensor([[4]]), at(0.5)
 
-    def law(conditional, unconditional, strength):
+    def guided(conditional, unconditional, strength):
         one, other = (constant(torch.tensor(row, dtype=F64)) for row in (conditional, unconditional))
         return ClassifierFree(process, one, other, strength)(z, t)[0, 0].tolist()
 
-    assert law([never, 0, 0, 0], [never, 1, 0, 0], 3.0) == [never, -2, 0, 0]
-    assert law([never, 0, 0, 0], [0, 1, 0, 0], 0.5) == [never, 0.5, 0, 0]
-    assert law([0, 0, 0, 0], [never, 1, 0, 0], 0.5) == [never, 0.5, 0, 0]
+    assert guided([never, 0, 0, 0], [never, 1, 0, 0], 3.0) == [never, -2, 0, 0]
+    assert guided([never, 0, 0, 0], [0, 1, 0, 0], 0.5) == [never, 0.5, 0, 0]
+    assert guided([0, 0, 0, 0], [never, 1, 0, 0], 0.5) == [never, 0.5, 0, 0]
     with pytest.raises(ValueError, match=r"unconditional takes choice 0 at position \(0, 0\).*strength 3 > 1"):
-        law([0, 0, 0, 0], [never, 1, 0, 0], 3.0)
+        guided([0, 0, 0, 0], [never, 1, 0, 0], 3.0)
 
 
 # classifiers
 
 
-def test_a_classifier_is_asked_about_children_only():
-    process, asked = (
+def test_a_classifier_is_called_for_children_only():
+    process, classifier = (
         KINDS["levels"],
         Counted(Scale(KINDS["levels"], 2)),
     )  # words 1-2-1 in 3 clusters, 2-1 in 2, the mask
-    guidance = ClassifierBased(process, Lookup(process, 1), asked, 1.0)
+    guidance = ClassifierBased(process, Lookup(process, 1), classifier, 1.0)
     for states, changes in (([9], 2), ([7], 2), ([8], 0), ([5], 2), ([4], 0), ([0], 0), ([9, 5], 4), ([9, 0], 2)):
-        rows = asked.rows
+        rows = classifier.rows
         guidance(torch.tensor([states]), at(0.5))
-        assert asked.rows - rows == 1 + changes, states
+        assert classifier.rows - rows == 1 + changes, states
 
 
 def test_chunks_change_nothing(monkeypatch):

@@ -52,7 +52,7 @@ def test_every_name_of_a_room_is_found_from_the_top(room):
 
 
 @pytest.mark.parametrize("word", ALIASES)
-def test_what_the_field_says_leads_to_something(word):
+def test_terms_of_the_field_have_suggestions(word):
     meant = missing(word).split("did you mean ")[1].removesuffix("?").split(" or ")
     assert len(meant) == len(ALIASES[word]) and all(eval(place) for place in meant)
 
@@ -82,7 +82,7 @@ def test_what_tools_ask_of_a_module_costs_no_search():
         dd.__wrapped__  # noqa: B018
 
 
-def test_a_type_checker_is_told_of_no_name_that_is_not_there():
+def test_type_checkers_see_no_module_getattr():
     """A module with ``__getattr__`` has every name in mypy's eyes, so it must not see it."""
     tree = ast.parse(inspect.getsource(dd))
     assert not [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]

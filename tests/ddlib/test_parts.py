@@ -1,4 +1,4 @@
-"""Parts from plain values: the same object as by the constructor, or a refusal that says where, what and the rule."""
+"""Parts from plain values: the object of the constructor, or an error that names place, value and rule."""
 
 import math
 import sys
@@ -144,7 +144,7 @@ def build(values):
     return parts.build("processes", values, Known(), "process")
 
 
-test_a_refusal_says_where_what_and_the_rule = refuses(r"""
+test_an_error_names_the_place_the_value_and_the_rule = refuses(r"""
     build({"kind": "hdlm", "gama": 2}) | ValueError | process.gama: no such key; did you mean gamma?
     build({"kind": "hdlm", "zzz": 2}) | ValueError | process.zzz: no such key; hdlm has clusters, gamma, xi
     build("hdml:gamma=2") | ValueError | process.kind: nothing in processes is called 'hdml', did you mean 'hdlm'
@@ -166,7 +166,7 @@ test_a_refusal_says_where_what_and_the_rule = refuses(r"""
 """)
 
 
-def test_all_faults_are_told_at_once():
+def test_one_error_lists_all_faults():
     with pytest.raises(ValueError, match=r"gama: no such key.*xi: Input should be"):
         parts.read("processes", {"kind": "hdlm", "gama": 2, "xi": "much"}, Known)
 
@@ -174,7 +174,7 @@ def test_all_faults_are_told_at_once():
 MODULE = """
 import ddlib as dd
 
-class Clock(dd.schedules.Schedule):
+class Power(dd.schedules.Schedule):
     def __init__(self, power: float = 2.0):
         self.power = power
     def alpha(self, t, xp=None):
@@ -205,11 +205,11 @@ def module(tmp_path, monkeypatch):
 
 
 def test_a_function_of_a_module_is_as_good_as_a_name(module):
-    values = {"kind": "own_noise:make", "strength": "much", "schedule": {"kind": "own_noise:Clock", "power": 3}}
+    values = {"kind": "own_noise:make", "strength": "much", "schedule": {"kind": "own_noise:Power", "power": 3}}
     process = parts.build("processes", values, Known())
     import own_noise
 
-    assert repr(process.schedule).startswith("Clock") and process.schedule.power == 3.0
+    assert repr(process.schedule).startswith("Power") and process.schedule.power == 3.0
     # without a default, with the default None: filled in; with another: not
     assert own_noise.made == [(6, "much", [5, 1, 4, 2, 3, 9], "none")]
     parts.build("processes", values | {"fingerprint": "run", "counts": [1]}, Known())
@@ -228,10 +228,10 @@ def test_what_gives_no_process_is_named(module):
 
 
 def test_objects_may_stand_among_values():
-    clock = dd.schedules.Cosine()
-    assert parts.build("schedules", clock) is clock
-    process = parts.build("processes", {"kind": "masked", "schedule": clock}, Known())
-    assert process.schedule is clock
+    built = dd.schedules.Cosine()
+    assert parts.build("schedules", built) is built
+    process = parts.build("processes", {"kind": "masked", "schedule": built}, Known())
+    assert process.schedule is built
 
 
 def test_what_a_module_has_made_already_is_taken_as_a_copy(module):
@@ -258,14 +258,14 @@ def test_the_word_run_asks_for_what_is_optional():
     network = {"kind": "dit", "num_states": 9, "dim": 8, "depth": 1, "heads": 1}
     read = parts.read("backbones", network, Known)
     assert read["parents"] == [] and "vocab_size" not in read
-    asked = parts.read("backbones", network | {"parents": "run", "clusters": [3]}, Known)
-    assert asked["parents"] == "run" and parts.read("backbones", asked, Known) == asked
-    model = parts.build("backbones", asked | {"num_states": 10}, Known())
+    config = parts.read("backbones", network | {"parents": "run", "clusters": [3]}, Known)
+    assert config["parents"] == "run" and parts.read("backbones", config, Known) == config
+    model = parts.build("backbones", config | {"num_states": 10}, Known())
     assert model.num_states == 10 and model.saved_arguments()["parents"] == PARENTS[:1]
 
 
 def test_strangers_import_nothing_that_is_not_trusted(module):
-    values = {"kind": "own_noise:make", "strength": 1, "schedule": "own_noise:Clock"}
+    values = {"kind": "own_noise:make", "strength": 1, "schedule": "own_noise:Power"}
     with registry.trusting([]):
         assert parts.build("schedules", "log_odds:2.0").steepness == 2.0  # installed: its own user's doing
         with pytest.raises(PermissionError, match=r"own_noise:make.*import a module is to run it.*--trust own_noise"):

@@ -1,4 +1,4 @@
-"""What every sampler promises besides its law: words, prompts kept, few network calls, clusters respected."""
+"""Properties of every sampler besides its distribution: tokens, kept prompts, few network calls, clusters."""
 
 import contextlib
 
@@ -219,7 +219,7 @@ def test_greedy_words_are_the_likeliest_of_their_cluster(name, sampler, options)
                 ours = hierarchy.between(0, j).parents == hierarchy.local(last, j)[..., None]
                 allowed = torch.where(level == j, ours, allowed)
             best, top = network.logits.masked_fill(~allowed, -torch.inf).argmax(-1), network.logits.argmax(-1)
-            if "top_p" in options:  # a nucleus outside the cluster says nothing about what is inside
+            if "top_p" in options:  # a nucleus outside the cluster has no effect inside
                 within = allowed.gather(-1, z.clamp_max(V - 1)[..., None])[..., 0]
                 best = torch.where(within & (best != top), z, best)
             landed.append((z == best)[(z < V) & (last >= V)])
@@ -231,8 +231,8 @@ def test_greedy_words_are_the_likeliest_of_their_cluster(name, sampler, options)
 
 
 def test_top_p_draws_from_the_nucleus_and_from_all_of_it():
-    law = torch.tensor([0.3, 0.05, 0.4, 0.05, 0.1, 0.1])
-    words = generate(LEVELS["masked"], shape=(40, 20), network=lambda z, t: law.log().expand(*z.shape, V), top_p=0.6)
+    probs = torch.tensor([0.3, 0.05, 0.4, 0.05, 0.1, 0.1])
+    words = generate(LEVELS["masked"], shape=(40, 20), network=lambda z, t: probs.log().expand(*z.shape, V), top_p=0.6)
     counts = torch.bincount(words.flatten(), minlength=V)
     assert counts.nonzero()[:, 0].tolist() == [0, 2] and counts[2] / counts[0] == pytest.approx(4 / 3, rel=0.25)
 
@@ -263,7 +263,7 @@ def test_half_precision_logits_are_raised_not_drawn_from(process, sampler):
 
 @unchecked
 @pytest.mark.parametrize("process", OTHERS.values(), ids=OTHERS.keys())
-def test_first_hitting_says_which_process_it_cannot_serve(process):
+def test_first_hitting_names_the_process_that_it_cannot_sample(process):
     with pytest.raises(
         TypeError, match=rf"FirstHitting needs a process with levels, {type(process).__name__}.*Ancestral serves it"
     ):

@@ -167,7 +167,7 @@ CALLS = """
 import {first}, sys, torch, ddlib, ddlib_models
 def verdict(call):
     try: call()
-    except Exception as error: return any(said in str(error) for said in ("Type-check error", "violates type hint"))
+    except Exception as error: return any(part in str(error) for part in ("Type-check error", "violates type hint"))
 print(
     verdict(lambda: ddlib.schedules.Linear().rate("now")),
     verdict(lambda: ddlib_models.dit.layers.rotate(torch.ones(1, 2, 3, 4), torch.ones(5, 2))),
@@ -190,7 +190,7 @@ def test_without_the_switch_nothing_is_checked_and_no_checker_is_imported(switch
 
 
 @pytest.mark.slow
-def test_without_beartype_the_switch_says_what_to_install():
+def test_without_beartype_the_error_names_what_to_install():
     script = "import sys; sys.modules['beartype'] = None\ntry: import ddlib\nexcept ImportError as e: print(e)"
     assert "pip install beartype" in run(script, "1")
 

@@ -69,17 +69,17 @@ PROCESSES = {
     "two levels": dd.presets.hdlm(torch.arange(8) // 3),
     "GIDD": dd.presets.gidd(8, 0.2),
 }
-LAW = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.1, 0.08, 0.05, 0.02], dtype=F64)
+PROBS = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.1, 0.08, 0.05, 0.02], dtype=F64)
 GUESS = torch.tensor([0.2, 0.2, 0.2, 0.1, 0.1, 0.1, 0.05, 0.05]).log()
-BOUND = -float((LAW * GUESS).sum())
-"""Of a network that always says the same, the bound is a cross-entropy, for every process."""
+BOUND = -float((PROBS * GUESS).sum())
+"""The bound of a constant network is a cross-entropy, for every process."""
 
 
 def repeated(process, density, texts, repeats, length=16):
     found = []
     for number in range(repeats):
         generator = torch.Generator().manual_seed(number)
-        x = torch.multinomial(LAW, texts * length, replacement=True, generator=generator).view(texts, length)
+        x = torch.multinomial(PROBS, texts * length, replacement=True, generator=generator).view(texts, length)
         key = dd.KeyedGenerator(number, 0, torch.arange(texts))
         found.append(dd.bound(process, lambda z, t: GUESS.expand(*z.shape, -1), x, key, density=density))
     return found
@@ -88,9 +88,9 @@ def repeated(process, density, texts, repeats, length=16):
 def drawn(process, number, texts, length):
     """A bound as evaluation draws it, of the best network: balanced levels, so that times make half of its noise."""
     generator = torch.Generator().manual_seed(number)
-    x = torch.multinomial(LAW, texts * length, replacement=True, generator=generator).view(texts, length)
+    x = torch.multinomial(PROBS, texts * length, replacement=True, generator=generator).view(texts, length)
     key, density = dd.KeyedGenerator(number, 0, torch.arange(texts)), process.time_density(length, chance=0.2)
-    return dd.bound(process, lambda z, t: LAW.log().expand(*z.shape, 8), x, key, density=density, levels="balanced")
+    return dd.bound(process, lambda z, t: PROBS.log().expand(*z.shape, 8), x, key, density=density, levels="balanced")
 
 
 @pytest.mark.statistical
@@ -106,9 +106,9 @@ def drawn(process, number, texts, length):
     ],
 )
 def test_intervals_of_keyed_balanced_draws_hold_the_truth(name, texts, length):
-    """Times that share a shift within their slices have an error that no two of them show: 0.78 where 0.95 is said."""
+    """Times that share a shift have an error that no two of them show: coverage of 0.78 at a nominal 0.95."""
     measures = [drawn(PROCESSES[name], number, texts, length).per_token for number in range(400)]
-    assert 0.92 <= coverage(measures, -float((LAW * LAW.log()).sum())) <= 0.98
+    assert 0.92 <= coverage(measures, -float((PROBS * PROBS.log()).sum())) <= 0.98
 
 
 KNOWN = [("masked", True), ("two levels", True), ("GIDD", True), ("two levels", False)]
@@ -138,7 +138,7 @@ def test_the_error_at_equal_texts_is_smaller_under_the_processes_own_density(nam
     assert share < {"masked": 0.8, "two levels": 0.95, "GIDD": 0.6}[name]
 
 
-def test_a_tally_knows_the_strata_of_its_batches():
+def test_a_tally_uses_the_strata_of_its_batches():
     process, density = PROCESSES["two levels"], PROCESSES["two levels"].time_density(16)
     bounds = repeated(process, density, 32, 4)
     knowing, blind = dd.Tally(), dd.Tally()

@@ -121,8 +121,8 @@ def moments_by_enumeration(process, t, nats):
 
 @settings(max_examples=examples(60))
 @given(strategies.hierarchies(), strategies.all_schedules(), strategies.times, st.data())
-def test_closed_moments_are_sums_over_words_and_states(tree, clock, time, data):
-    process, t = dd.processes.Hierarchical(tree, clock), torch.tensor([time], dtype=F64)
+def test_closed_moments_are_sums_over_words_and_states(tree, schedule, time, data):
+    process, t = dd.processes.Hierarchical(tree, schedule), torch.tensor([time], dtype=F64)
     nats = [data.draw(st.floats(0.1, 5.0)) for _ in range(tree.depth)]
     for got, expected in zip(process.time_moments(t, nats), moments_by_enumeration(process, t, nats), strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
@@ -144,7 +144,7 @@ def test_the_processes_own_density_has_the_least_variance(process, length, other
 
 
 def test_the_figures_of_the_theory():
-    """Section 12: a linear clock, 128 tokens; two levels that pay 3 and 3.5 nats, masks that pay 6.5."""
+    """Section 12: a linear schedule, 128 tokens; two levels that pay 3 and 3.5 nats, masks that pay 6.5."""
     levels, masked = dd.presets.hdlm([0, 0, 1, 1]), dd.presets.mdlm(4)
     for process, nats, uniform, best in ((levels, [3.0, 3.5], 3.69, 1.07), (masked, [6.5], 2.26, 1.44)):
         assert math.sqrt(variance(process, Uniform(), 128, nats)) == pytest.approx(uniform, abs=0.05)
@@ -219,12 +219,12 @@ SLOW = [
 @pytest.mark.parametrize("process", SLOW, ids=lambda process: str(process)[:20])
 def test_what_is_left_at_the_last_time_is_counted(process):
     """A third to all of the entropy is lost beyond the last float before 1, and the bound was none."""
-    law = torch.tensor([0.5, 0.3, 0.2], dtype=F64)
+    probs = torch.tensor([0.5, 0.3, 0.2], dtype=F64)
     x = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 2, 2]).repeat(2000)[:, None]
-    best, generator = law.log().float(), torch.Generator().manual_seed(0)
+    best, generator = probs.log().float(), torch.Generator().manual_seed(0)
     found = dd.bound(process, lambda z, t: best.expand(*z.shape, 3), x, generator, density=process.time_density(1))
     value, error = found.per_token.value, found.per_token.standard_error
-    assert -float((law * law.log()).sum()) - 4 * error < value < 1.2 and error < 0.03
+    assert -float((probs * probs.log()).sum()) - 4 * error < value < 1.2 and error < 0.03
     assert found.prior.mean() > 0.1
 
 

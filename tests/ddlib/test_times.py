@@ -31,7 +31,7 @@ def slices(t, count):
 @every_method
 @every_source
 @pytest.mark.parametrize("n", [1, 2, 7, 64])
-def test_times_have_the_length_and_dtype_asked_for_and_lie_in_the_unit_interval(method, source, n):
+def test_times_have_the_requested_length_and_dtype_and_lie_in_the_unit_interval(method, source, n):
     for dtype in (None, torch.float32, torch.float64):
         t = times(n, method, source, dtype=dtype)
         assert t.shape == (n,) and t.dtype == (dtype or torch.get_default_dtype())

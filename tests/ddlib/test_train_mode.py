@@ -27,7 +27,7 @@ class Net(nn.Module):
 
 
 class Functional(Net):
-    """Dropout by a function: no module says so."""
+    """Dropout by a function: no module shows it."""
 
     def forward(self, z, t):
         return self.out(nn.functional.dropout(self.table(z), 0.3, self.training))

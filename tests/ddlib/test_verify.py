@@ -93,7 +93,7 @@ LARGE = [
 
 
 @pytest.mark.parametrize(("process", "clusters"), slow_but(LARGE, LARGE[2]), ids=["mdlm", "hdlm", "gidd", "uniform"])
-def test_a_large_vocabulary_is_verified_on_a_reduction_and_the_report_says_so(process, clusters):
+def test_a_large_vocabulary_is_verified_on_a_small_copy_that_the_report_names(process, clusters):
     report = dd.verify(process)
     assert report.ok, report
     assert "reduction" in report.note and "24" in report.note and clusters in report.note
@@ -178,8 +178,8 @@ def test_a_fault_of_a_large_process_is_found_on_its_reduction():
 def test_a_counterexample_is_shrunk_to_the_smallest_process_and_the_roundest_time():
     class Broken(Hierarchical):
         def marginal(self, x, t):
-            law = super().marginal(x, t)
-            return torch.where(t[:, None, None] > 0.6, law * 1.01, law)
+            probs = super().marginal(x, t)
+            return torch.where(t[:, None, None] > 0.6, probs * 1.01, probs)
 
     tree = dd.hierarchies.Tree([[i % 4 for i in range(12)]])
     report = dd.verify(Broken(tree, dd.schedules.Linear()))
@@ -284,18 +284,18 @@ def test_claims_that_do_not_apply_say_why():
 @pytest.mark.statistical
 def test_bounds_on_counts_have_the_stated_false_alarm_rate():
     """Scaled up from 1e-6 per check, which no test could count: refused shares stay below what they promise."""
-    law = torch.tensor([[0.5, 0.3, 0.199, 0.001]], dtype=torch.float64)
+    probs = torch.tensor([[0.5, 0.3, 0.199, 0.001]], dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.multinomial(law[0], 2000 * 300, replacement=True, generator=generator).view(300, 2000)
+    drawn = torch.multinomial(probs[0], 2000 * 300, replacement=True, generator=generator).view(300, 2000)
     beyond = 0
     for sample in drawn:
-        comparison = frequencies("draws", ("row", "z"), tally(sample[:, None], 4), law, 2000)
+        comparison = frequencies("draws", ("row", "z"), tally(sample[:, None], 4), probs, 2000)
         error = (comparison.got - comparison.expected).abs()
         assert (error <= comparison.allowed).all()
         beyond += int((error > comparison.allowed / 2).any())
     assert 1 < beyond < 60  # bounds near five standard deviations: half of that is passed now and then
     biased = torch.multinomial(torch.tensor([0.4, 0.4, 0.199, 0.001]), 2000, replacement=True, generator=generator)
-    comparison = frequencies("draws", ("row", "z"), tally(biased[:, None], 4), law, 2000)
+    comparison = frequencies("draws", ("row", "z"), tally(biased[:, None], 4), probs, 2000)
     assert ((comparison.got - comparison.expected).abs() > comparison.allowed).any()
 
 
