@@ -97,6 +97,6 @@ def test_another_class_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_transformers_is_imported_only_where_it_is_asked_for():
+def test_transformers_is_imported_only_on_use():
     code = "import sys, ddlib_models; assert 'transformers' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"DDLIB_SHAPECHECK": "0"})

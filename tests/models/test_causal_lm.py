@@ -78,13 +78,13 @@ def test_eager_attention_takes_the_same_masks(folders, kind):
     assert torch.allclose(model(z, at(z)), sdpa, atol=1e-5)
 
 
-def influence(model, z: torch.Tensor, **told) -> torch.Tensor:
+def influence(model, z: torch.Tensor, **kwargs) -> torch.Tensor:
     """Which positions (rows) change when a word (columns) does."""
-    before, columns = model(z, at(z), **told), []
+    before, columns = model(z, at(z), **kwargs), []
     for place in range(z.shape[1]):
         other = z.clone()
         other[:, place] = (other[:, place] + 1) % WORDS
-        columns.append((model(other, at(z), **told) != before).any(-1).any(0))
+        columns.append((model(other, at(z), **kwargs) != before).any(-1).any(0))
     return torch.stack(columns, 1)
 
 
@@ -131,7 +131,7 @@ def test_the_future_comes_into_sight_step_by_step(folders):
 
 
 class Echo(nn.Module):
-    """Stands in for a network: what a position says is its own embedding."""
+    """Stand-in for a network: the output of a position is its own embedding."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -152,13 +152,13 @@ def test_a_model_that_copies_its_word_tells_a_shift_from_none(folders, shift):
     model.decoder.weight.copy_(torch.eye(ROWS, 16))
     model.network.table.weight.copy_(torch.eye(ROWS, 16))
     z = texts()
-    said = model(z, at(z)).argmax(-1)
-    assert torch.equal(said, torch.cat([z[:, :1], z[:, :-1]], 1) if shift else z)
+    predicted = model(z, at(z)).argmax(-1)
+    assert torch.equal(predicted, torch.cat([z[:, :1], z[:, :-1]], 1) if shift else z)
     late = torch.arange(LENGTH)[None] >= torch.tensor([[0], [2], [5]])
-    said = model(z, at(z), present=late).argmax(-1)
+    predicted = model(z, at(z), present=late).argmax(-1)
     for row, first in enumerate((0, 2, 5)):
         alone = torch.cat([z[row, first : first + 1], z[row, first:-1]]) if shift else z[row, first:]
-        assert torch.equal(said[row, first:], alone), "the first that is present answers for itself"
+        assert torch.equal(predicted[row, first:], alone), "the first that is present answers for itself"
 
 
 @kinds

@@ -113,13 +113,13 @@ def test_weights_that_are_missing_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"),
+    ("missing", "message"),
     [
         ("transformers", r"ddlib_models\.hf\.causal_lm needs transformers: pip install 'ddlib\[hf\]'"),
         ("peft", r"lora=2 needs peft: pip install 'ddlib\[adapt\]'"),
     ],
 )
-def test_without_a_package_it_says_what_to_install(folder, monkeypatch, missing, said):
+def test_without_a_package_the_error_names_what_to_install(folder, monkeypatch, missing, message):
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ModuleNotFoundError, match=said):
+    with pytest.raises(ModuleNotFoundError, match=message):
         causal_lm(WORDS + 1, WORDS, str(folder), lora=2)

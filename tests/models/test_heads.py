@@ -165,6 +165,6 @@ def test_the_auxiliary_head_is_trained_along_and_changes_no_word():
     assert model.head.weight.grad is None
 
 
-def test_without_an_auxiliary_head_it_says_so():
+def test_without_an_auxiliary_head_the_error_names_it():
     with pytest.raises(ValueError, match="num_clusters=0"):
         build().with_clusters(*inputs())

@@ -1,4 +1,4 @@
-"""``ddlib_models.hub``: what is loaded says what the model's own code says, at words and nowhere else."""
+"""``ddlib_models.hub``: a loaded model returns the logits of the model's own code at tokens, -inf elsewhere."""
 
 import pytest
 import torch
@@ -29,29 +29,29 @@ def test_logits_are_those_of_the_model_itself(folders, kind):
     assert (process.vocab_size, process.num_states) == (TOKENS, TOKENS + 1) and len(tokenizer) == TOKENS
     assert special.mask == MASK and special.undrawn == (MASK,) and special.ends == ()
     z, t = states(TOKENS), torch.rand(3)
-    said = denoiser(z, t)
+    found = denoiser(z, t)
     own = AutoModelForMaskedLM.from_pretrained(folders[kind]).eval()(ids(z, TOKENS)).logits[..., :TOKENS]
     drawn = torch.arange(TOKENS) != MASK
-    torch.testing.assert_close(said[..., drawn], own[..., drawn], rtol=1e-5, atol=1e-5)
-    assert bool((said[..., MASK] == -torch.inf).all())
+    torch.testing.assert_close(found[..., drawn], own[..., drawn], rtol=1e-5, atol=1e-5)
+    assert bool((found[..., MASK] == -torch.inf).all())
     assert isinstance(denoiser, SplitDenoiser) and isinstance(denoiser, OwnTimes)
     weight, bias = denoiser.words()
-    torch.testing.assert_close(denoiser.features(z, t) @ weight.T + bias, said)
-    torch.testing.assert_close(denoiser(z, torch.rand(3, 6)), said)
+    torch.testing.assert_close(denoiser.features(z, t) @ weight.T + bias, found)
+    torch.testing.assert_close(denoiser(z, torch.rand(3, 6)), found)
 
 
 @KINDS
 @torch.no_grad()
-def test_a_row_behind_padding_is_told_what_it_is_told_alone(folders, kind):
+def test_a_row_behind_padding_has_the_logits_of_the_row_alone(folders, kind):
     _, denoiser, _, _ = hub.load(folders[kind])
     z, left = states(TOKENS), torch.tensor([0, 2, 5])
-    said = denoiser.padded(left)(z, torch.rand(3))
+    logits = denoiser.padded(left)(z, torch.rand(3))
     for row, start in enumerate(left.tolist()):
         alone = denoiser(z[row : row + 1, start:], torch.rand(1))
-        torch.testing.assert_close(said[row : row + 1, start:], alone, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(logits[row : row + 1, start:], alone, rtol=1e-5, atol=1e-5)
     other = torch.where(torch.arange(6) < left[:, None], 7, z)
     seen = torch.arange(6) >= left[:, None]
-    assert torch.equal(denoiser.padded(left)(other, torch.rand(3))[seen], said[seen])
+    assert torch.equal(denoiser.padded(left)(other, torch.rand(3))[seen], logits[seen])
 
 
 def test_a_bound_is_that_of_a_vocabulary_without_what_is_no_word(folders):

@@ -115,7 +115,7 @@ def test_what_a_family_has_not(bert):
     )
 
 
-def test_without_transformers_it_says_what_to_install(bert, monkeypatch):
+def test_without_transformers_the_error_names_what_to_install(bert, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     for name in (bert, "somewhere"):
         refused(r"ddlib_models.hub needs transformers: pip install 'ddlib\[hf\]'", name, error=ModuleNotFoundError)

@@ -266,7 +266,7 @@ def test_ties_cannot_be_made_or_cut_at_load(saved, tmp_path):
         DiT.from_pretrained(tmp_path / "tied", tied=False)
 
 
-def test_what_is_neither_a_folder_nor_an_id_is_said_so(tmp_path):
+def test_the_error_names_what_is_neither_a_folder_nor_an_id(tmp_path):
     for name in (tmp_path / "nowhere", "./nowhere", "a/b/c"):
         with pytest.raises(FileNotFoundError, match="neither a folder nor the id of a repository"):
             DiT.from_pretrained(name)
