@@ -59,7 +59,7 @@ def test_a_page_runs_as_it_is_written(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n", "line 5 says"),
         ("```python\nassert 1 + 1 == 3, 'sum'\n```\n", "sum"),
@@ -69,20 +69,20 @@ def test_a_page_runs_as_it_is_written(page, tmp_path, monkeypatch):
         ("![a picture](../images/tutorials/none.png)\n", "does not write"),
     ],
 )
-def test_a_page_that_is_wrong_fails(wrong, told, tmp_path, monkeypatch):
+def test_a_page_that_is_wrong_fails(wrong, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "page.md").write_text(wrong)
-    with pytest.raises(AssertionError, match=told):
+    with pytest.raises(AssertionError, match=message):
         pages.run(tmp_path / "page.md")
 
 
-def test_what_a_run_fills_in_is_said():
+def test_values_filled_in_by_a_run_are_documented():
     rows = re.findall(r"^\| `(\w+)` \| (yes|) ?\| (yes|) ?\|", (ROOT / "docs" / "recipes.md").read_text(), re.M)
-    for kind, said in (
+    for kind, names in (
         (RunContext, {row[0] for row in rows if row[1]}),
         (ModelContext, {row[0] for row in rows if row[2]}),
     ):
-        assert said == {name for name in vars(kind) if not name.startswith("_")}
+        assert names == {name for name in vars(kind) if not name.startswith("_")}
 
 
 def test_every_argument_of_sample_is_in_one_group():

@@ -1,4 +1,4 @@
-"""What a release says of itself: one version everywhere, a citation, a lower bound for whatever users install."""
+"""Metadata of a release: one version everywhere, a citation, a lower bound of every dependency."""
 
 import re
 import tomllib

@@ -59,11 +59,11 @@ def test_bytes_are_shared_by_the_tokens_of_the_text(data):
 
 def test_every_epoch_has_each_row_once_and_any_ranks_read_the_same(data):
     rows = wrapped(data, 200).validation
-    asked = dict(length=200, pad_id=data.pad_id, seed=3, threads=0)
-    whole = next(examples(rows, batch_size=len(rows), **asked))
+    kwargs = dict(length=200, pad_id=data.pad_id, seed=3, threads=0)
+    whole = next(examples(rows, batch_size=len(rows), **kwargs))
     assert bool(whole.mask.all()) and whole.cu_seqlens is None
     assert sorted(whole.x.tolist()) == sorted(rows[n].tolist() for n in range(len(rows)))
-    later = [list(islice(examples(rows, batch_size=2, start=8, rank=r, world=2, **asked), 2)) for r in range(2)]
+    later = [list(islice(examples(rows, batch_size=2, start=8, rank=r, world=2, **kwargs), 2)) for r in range(2)]
     for r, batches in enumerate(later):
         for batch in batches:
             assert torch.equal(batch.x, whole.x[batch.index]) and bool((batch.index % 2 == r).all())

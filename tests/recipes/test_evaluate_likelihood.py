@@ -149,8 +149,8 @@ def test_a_network_of_packed_rows_sees_no_padding(packed):
 
 def test_the_command_tells_it(published, tmp_path, capsys):
     place = tmp_path / "result.json"
-    asked = ["--scorer", "none", "--replicates", "1", "--sequences", "5", "--likelihood", ENTROPY]
-    main([str(published.run), *asked, "--likelihood-steps", "6", "--out", str(place)])
+    flags = ["--scorer", "none", "--replicates", "1", "--sequences", "5", "--likelihood", ENTROPY]
+    main([str(published.run), *flags, "--likelihood-steps", "6", "--out", str(place)])
     result = json.loads(place.read_text(encoding="utf-8"))
     shown = " ".join(capsys.readouterr().out.split())
     assert "likelihood perplexity" in shown and f"{result['likelihood']['nats_per_token']['value']:.4f}" in shown
@@ -159,8 +159,8 @@ def test_the_command_tells_it(published, tmp_path, capsys):
 
 def test_the_command_tells_what_a_group_and_an_order_cost(published, tmp_path, capsys):
     place = tmp_path / "result.json"
-    asked = ["--scorer", "none", "--replicates", "1", "--sequences", "4", "--likelihood", "in_order:lanes:4"]
-    main([str(published.run), *asked, "--likelihood-group", "4", "--out", str(place)])
+    flags = ["--scorer", "none", "--replicates", "1", "--sequences", "4", "--likelihood", "in_order:lanes:4"]
+    main([str(published.run), *flags, "--likelihood-group", "4", "--out", str(place)])
     likely = json.loads(place.read_text(encoding="utf-8"))["likelihood"]
     shown = " ".join(capsys.readouterr().out.split())
     for name in ("drawing_together", "order"):
@@ -176,7 +176,7 @@ def test_without_the_option_there_is_none(published, capsys):
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("changed", "message"),
     [
         ({"likelihood": "confidense"}, "did you mean 'confidence'"),
         ({"likelihood": "confidence:temperature=-1"}, "likelihood: temperature is -1"),
@@ -187,9 +187,9 @@ def test_without_the_option_there_is_none(published, capsys):
         ({"likelihood_group": 2, "likelihood_steps": 3}, "likelihood_group=2: must be given without likelihood_steps"),
     ],
 )
-def test_bad_options_are_refused_before_the_run_is_opened(published, asked, message):
+def test_bad_options_are_refused_before_the_run_is_opened(published, changed, message):
     with pytest.raises(ValueError, match=message):
-        options(published, **asked) if "likelihood" not in asked else replace(options(published), **asked)
+        options(published, **changed) if "likelihood" not in changed else replace(options(published), **changed)
 
 
 def test_what_has_no_likelihood_is_refused_before_anything_is_measured(published, tmp_path, monkeypatch):

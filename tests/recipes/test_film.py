@@ -142,7 +142,7 @@ def test_every_step_and_call_is_kept_and_nothing_is_drawn_differently(process, s
                 before[event.position] = event.state
 
 
-def test_a_text_that_is_not_asked_about_counts_no_call():
+def test_a_sequence_that_is_not_evaluated_counts_no_call():
     """All but one text of the batch are given."""
     process = PROCESSES["masks"]
     prompt = torch.zeros(3, LENGTH, dtype=torch.int64)
@@ -191,22 +191,22 @@ def test_a_text_by_blocks_is_filmed_from_its_first_step_to_its_last(name, size):
 
 
 def by_posterior(process, cavity, text):
-    """For each event that came down: its chance, and what Bayes' rule says of the states of its level."""
+    """For each descent: its probability, and the probabilities of the states of its level by Bayes' rule."""
     times = [1.0, *(frame.t for frame in text.frames)]
     for step, frame in enumerate(text.frames):
         z = torch.tensor([text.states(step)])
         t, s = (torch.tensor([time], dtype=F64) for time in times[step : step + 2])
-        law = process.posterior(cavity(z, t).softmax(-1), z, t, s)[0]
+        probs = process.posterior(cavity(z, t).softmax(-1), z, t, s)[0]
         for event in frame.events:
             level = process.level_of(torch.arange(process.num_states)[None])[0]
-            mates = torch.where(level == level[event.state], law[event.position], 0.0)
+            mates = torch.where(level == level[event.state], probs[event.position], 0.0)
             yield event, mates / mates.sum()
 
 
 CHANCES = [
-    (name, law)
+    (name, meaning)
     for name in ("masks", "three levels", "three levels, xi < 1")
-    for law in ("cavity", "posterior", "children")
+    for meaning in ("cavity", "posterior", "children")
 ]
 
 
@@ -228,11 +228,11 @@ def test_a_chance_is_that_of_bayes_rule(name, parameterization):
         return dd.cavity_logits(process, network(z, t.float()), z, t, parameterization)
 
     for text in texts:
-        for event, law in by_posterior(process, cavity, text):
+        for event, probs in by_posterior(process, cavity, text):
             number += 1
             assert event.mark == Mark.DOWN
-            assert event.chance == pytest.approx(float(law[event.state]), abs=1e-9)
-            best = law.topk(len(event.others))
+            assert event.chance == pytest.approx(float(probs[event.state]), abs=1e-9)
+            best = probs.topk(len(event.others))
             assert [chance for _, chance in event.others] == pytest.approx(best.values.tolist(), abs=1e-9)
     assert number >= 3 * LENGTH
 
@@ -244,8 +244,8 @@ def test_a_chance_is_that_of_bayes_rule_in_any_hierarchy(hierarchy, schedule):
     process = dd.processes.Hierarchical(hierarchy, schedule)
     network = Table(process)
     _, (text,) = filmed(process, Ancestral(), rows=1, denoiser=network, times=torch.linspace(1, 0, 5).double())
-    for event, law in by_posterior(process, lambda z, t: network(z, t.float()), text):
-        assert event.chance == pytest.approx(float(law[event.state]), abs=1e-9)
+    for event, probs in by_posterior(process, lambda z, t: network(z, t.float()), text):
+        assert event.chance == pytest.approx(float(probs[event.state]), abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["GIDD", "uniform"])
@@ -256,12 +256,12 @@ def test_a_word_without_levels_has_the_chance_of_the_word(name):
     for text in texts:
         for step, frame in enumerate(text.frames):
             z, t = torch.tensor([text.states(step)]), torch.tensor([1.0 if not step else text.frames[step - 1].t])
-            law = network(z, t).softmax(-1)[0]
+            probs = network(z, t).softmax(-1)[0]
             for event in frame.events:
                 number += event.chance is not None
                 assert (event.chance is None) == (event.mark == Mark.UP)
                 if event.chance is not None:
-                    assert event.chance == pytest.approx(float(law[event.position, event.state]), abs=1e-9)
+                    assert event.chance == pytest.approx(float(probs[event.position, event.state]), abs=1e-9)
     assert number >= 3 * LENGTH
 
 
@@ -293,14 +293,17 @@ def test_what_finishes_a_text_early_is_seen_too():
     assert 0 < len(text.frames) < STEPS and text.states(len(text.frames)) == words[0].tolist()
     assert text.frames[-1].calls == calls > 0
     p, number = network(words, torch.ones(1)).softmax(-1), 0
-    t, s = torch.tensor([0.6], dtype=F64), torch.tensor([0.3], dtype=F64)  # any: the law of a child is the same
+    t, s = (
+        torch.tensor([0.6], dtype=F64),
+        torch.tensor([0.3], dtype=F64),
+    )  # any: children do not depend on them
     level = process.level_of(torch.arange(process.num_states)[None])[0]
     for step, frame in enumerate(text.frames):
         before = torch.tensor([text.states(step)])
-        law = process.posterior(p, before, t, s)[0]
+        probs = process.posterior(p, before, t, s)[0]
         for event in frame.events:
             if level[event.state] == level[before[0, event.position]] - 1:  # one draw, by the sampler or by the ending
-                mates = torch.where(level == level[event.state], law[event.position], 0.0)
+                mates = torch.where(level == level[event.state], probs[event.position], 0.0)
                 assert event.chance == pytest.approx(float(mates[event.state] / mates.sum()), abs=1e-9)
                 number += 1
     assert number >= 3

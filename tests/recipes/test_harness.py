@@ -161,12 +161,12 @@ def test_rolling_counts_every_word_once(model):
 @pytest.mark.slow
 def test_text_is_written_behind_the_context_up_to_a_stop(model):
     many = {"until": [], "max_gen_toks": 6}
-    asked = [request("The state of", many, doc=0, kind="generate_until"), request("We", many, doc=1)]
-    plain = model.generate_until(asked, disable_tqdm=True)
+    requests = [request("The state of", many, doc=0, kind="generate_until"), request("We", many, doc=1)]
+    plain = model.generate_until(requests, disable_tqdm=True)
     assert all(isinstance(text, str) for text in plain) and any(plain)
     shorter = model.generate_until([request("We", many | {"max_gen_toks": 2}, doc=1)], disable_tqdm=True)[0]
     assert len(shorter) < len(plain[1])
-    assert model.generate_until(asked[::-1], disable_tqdm=True)[::-1] == plain
+    assert model.generate_until(requests[::-1], disable_tqdm=True)[::-1] == plain
     warm = {"until": [], "do_sample": True, "temperature": 1.0}
     again = model.generate_until([request("The", warm, kind="generate_until")] * 2, disable_tqdm=True)
     assert again[0] != again[1]
@@ -228,10 +228,10 @@ def test_lm_eval_finds_the_model_and_runs_a_local_task(run, model, tmp_path):
     samples = next((tmp_path / "out").rglob("samples_*.jsonl")).read_text(encoding="utf-8").splitlines()
     right = 0
     for line, (context, choices, answer) in zip(map(json.loads, samples), questions, strict=True):
-        asked = [
+        requests = [
             Instance("loglikelihood", {}, (context, f" {c}"), 0, ("local_union", line["doc_id"], 1)) for c in choices
         ]
-        scores = [score for score, _ in model.loglikelihood(asked, disable_tqdm=True)]
+        scores = [score for score, _ in model.loglikelihood(requests, disable_tqdm=True)]
         assert [float(response[0][0]) for response in line["resps"]] == pytest.approx(scores, rel=1e-5)
         right += scores.index(max(scores)) == answer
     assert results["results"]["local_union"]["acc,none"] == right / 2

@@ -196,7 +196,7 @@ def test_labels_are_dropped_from_both_passes():
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_samples_are_drawn_with_memory_where_it_is_asked_for(whole, precision):
+def test_samples_are_drawn_with_memory_on_request(whole, precision):
     saved = open_saved(whole.output.folder, precision=precision)
     torch.nn.init.normal_(saved.model.memory.weight)
     index = torch.arange(4)
@@ -228,7 +228,7 @@ def test_the_estimate_includes_the_first_pass(folder):
     assert "peak of a training step" in estimate(given(folder, "estimated"))
 
 
-def test_the_loss_says_so():
+def test_the_description_of_the_loss_names_the_option():
     assert "memory from a first pass in 0.5 of the rows" in HALF.about()
     assert "first pass" not in Loss().about()
 

@@ -52,7 +52,7 @@ def test_singular_values_come_near_one_and_vectors_stay(rows, columns, scale, se
     torch.testing.assert_close(inner, inner.diagonal().diag(), atol=1e-4, rtol=0)
 
 
-def test_a_weight_without_a_gradient_stays_and_a_closure_is_asked():
+def test_a_weight_without_a_gradient_stays_and_a_closure_is_called():
     weight, other = (torch.nn.Parameter(torch.ones(3, 3)) for _ in range(2))
     optimizer = Muon([weight, other], lr=0.1, weight_decay=0.0)
 

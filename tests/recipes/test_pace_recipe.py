@@ -132,11 +132,11 @@ class _Plain(torch.nn.Module):
         super().__init__()
         self.model, self.block_size = model, model.block_size
 
-    def forward(self, z, t, **told):
-        return self.model(z, t, **told)
+    def forward(self, z, t, **kwargs):
+        return self.model(z, t, **kwargs)
 
 
-def test_the_network_of_a_pace_has_its_blocks_unless_it_says_its_own(tmp_path):
+def test_the_network_of_a_pace_has_its_blocks_unless_it_sets_others(tmp_path):
     given = recipe(tmp_path, tmp_path)
     assert "block_size" not in given.network or given.network["block_size"] == 0
     assert replace(given, pace="blocks:size=4").network["block_size"] == 4
@@ -271,15 +271,15 @@ def test_an_evaluation_is_the_bound_of_the_pace_text_by_text(tiny):
         assert (terms.times is None) == once
 
 
-def test_half_precision_may_be_told_what_the_network_may_be_told(tiny):
+def test_half_precision_keeps_blocks_and_times_per_position(tiny):
     whole, half = (open_saved(tiny.run, precision=name) for name in ("float32", "bfloat16"))
     assert half.denoiser.own_times
     assert half.denoiser.block_size == 4
     x = torch.zeros(2, 24, dtype=torch.int64)
     t = torch.full((2, 24), 0.5)
     with torch.no_grad():
-        said = [saved.denoiser(x, t, clean=x).float() for saved in (whole, half)]
-    torch.testing.assert_close(*said, rtol=0.1, atol=0.1)
+        logits = [saved.denoiser(x, t, clean=x).float() for saved in (whole, half)]
+    torch.testing.assert_close(*logits, rtol=0.1, atol=0.1)
 
 
 def test_samples_are_those_of_the_pace(tiny):

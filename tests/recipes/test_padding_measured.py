@@ -14,7 +14,7 @@ TEXT = torch.randint(8, (8, 6), generator=torch.Generator().manual_seed(0))
 
 
 class Ignoring:
-    """Told nothing by padding, which is the words from 6 on."""
+    """Logits that do not depend on padding, the tokens from 6 on."""
 
     def __init__(self, process):
         self.table = torch.randn(process.num_states, 12, generator=torch.Generator().manual_seed(1))

@@ -27,7 +27,7 @@ STEPS, LOG_EVERY = 6, 2
 
 
 def recipe(folder: Path, **output) -> Recipe:
-    """Nothing of it is trained here; no board unless one is asked for."""
+    """Nothing of it is trained here; no board by default."""
     return Recipe(
         data=Data(corpus=speeches(), folder=folder / "data"),
         process=dict(kind="mdlm"),
@@ -74,8 +74,8 @@ def test_a_record_holds_the_step_exactly(tmp_path):
             "levels": {"word": 0.1, "mask": 2 / 3 / 12}, "share": {"word": 0.25, "mask": 0.75},
         }
     ]  # fmt: skip
-    (told,) = records(tmp_path)
-    assert told["tokens_per_second"] == 32 / told["seconds"] > 0
+    (record,) = records(tmp_path)
+    assert record["tokens_per_second"] == 32 / record["seconds"] > 0
 
 
 def test_every_few_steps_and_the_last(tmp_path):
@@ -191,18 +191,18 @@ def test_the_bound_and_its_terms(tmp_path, capsys):
     measured = terms()
     with Watch(recipe(tmp_path), True, 0) as watch:
         watch.bound(4, measured)
-    (told,) = records(tmp_path)
+    (record,) = records(tmp_path)
     tokens = measured.tokens.sum().item()
-    parts = [told[name] for name in ("diffusion", "prior", "reconstruction")]
+    parts = [record[name] for name in ("diffusion", "prior", "reconstruction")]
     assert parts == pytest.approx((measured.nats.sum(0) / tokens).tolist())
-    assert told["nats_per_token"] == measured.per_token.value == pytest.approx(sum(parts))
-    assert told["standard_error"] == measured.per_token.standard_error > 0
-    assert (told["step"], told["kind"], told["sequences"], told["draws"]) == (4, "bound", 5, 1)
+    assert record["nats_per_token"] == measured.per_token.value == pytest.approx(sum(parts))
+    assert record["standard_error"] == measured.per_token.standard_error > 0
+    assert (record["step"], record["kind"], record["sequences"], record["draws"]) == (4, "bound", 5, 1)
     assert f"step 4: validation bound {measured.per_token} over 5 texts x 1 draw (diff" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("loss", "said"),
+    ("loss", "label"),
     [
         (Loss(), "clipped at 2, padding counted"),
         (Loss(weighting="clip:10", count_padding=False), "clipped at 10, padding left out"),
@@ -220,14 +220,14 @@ def test_the_bound_and_its_terms(tmp_path, capsys):
         ),
     ],
 )
-def test_what_the_loss_is_stands_beside_it(tmp_path, capsys, loss, said):
-    asked = replace(recipe(tmp_path), model=dict(kind="dit", dim=8, depth=1, heads=1), loss=loss)
-    with Watch(asked, True, 0) as watch:
+def test_what_the_loss_is_stands_beside_it(tmp_path, capsys, loss, label):
+    changed = replace(recipe(tmp_path), model=dict(kind="dit", dim=8, depth=1, heads=1), loss=loss)
+    with Watch(changed, True, 0) as watch:
         tell(watch, [1])
-    assert f"loss {made(1).loss:.3f} nats/token ({said})  " in capsys.readouterr().out
+    assert f"loss {made(1).loss:.3f} nats/token ({label})  " in capsys.readouterr().out
 
 
-def test_where_nothing_is_padded_nothing_is_said_of_padding():
+def test_without_padding_the_output_does_not_mention_it():
     assert Loss().about(padded=False) == "clipped at 2"
 
 
@@ -347,7 +347,7 @@ def wandb(monkeypatch):
     return fake
 
 
-def test_wandb_is_told_everything(tmp_path, wandb):
+def test_wandb_receives_every_record(tmp_path, wandb):
     with Watch(recipe(tmp_path, wandb="words"), True, 0) as watch:
         tell(watch, [1, 2])
         watch.weights(2, torch.arange(3.0))
@@ -381,7 +381,7 @@ def test_wandb_goes_on_with_the_same_run_and_hears_of_a_failure(tmp_path, wandb)
         ("torch.utils.tensorboard", {"tensorboard": True}, "needs tensorboard: pip install tensorboard"),
     ],
 )
-def test_a_missing_board_is_told_before_anything_happens(tmp_path, monkeypatch, module, output, line):
+def test_a_missing_board_is_an_error_before_anything_happens(tmp_path, monkeypatch, module, output, line):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ModuleNotFoundError, match=line):
         Watch(recipe(tmp_path, **output), True, 0)

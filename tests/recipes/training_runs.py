@@ -77,11 +77,11 @@ def finish(processes: list, seconds: float = 120) -> list[int]:
 def trained(given: Recipe, size: int = 1, accept_changes: bool = False) -> Path:
     """Trains to the end and returns the run's folder."""
     codes = finish(start(given, size, accept_changes))
-    assert codes == [0] * size, f"exit codes {codes}:\n{said(given)}"
+    assert codes == [0] * size, f"exit codes {codes}:\n{output_of(given)}"
     return given.output.folder
 
 
-def said(given: Recipe) -> str:
+def output_of(given: Recipe) -> str:
     """What the processes printed, if they came that far."""
     log = given.output.folder.with_suffix(".log")
     return log.read_text(encoding="utf-8") if log.exists() else "no log: it failed before it wrote one, see stderr"

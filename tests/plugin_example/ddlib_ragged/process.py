@@ -67,7 +67,7 @@ class Ragged(ForwardProcess):
 
     .. math:: w_f \left(\mathrm{KL}_f - \log e_f - (1 - e_f)\right) + \sum_{g \ne f} w_g e_g
 
-    with :math:`\mathrm{KL}_f` the divergence of the family's own bound: what remains to be said within the family, and
+    with :math:`\mathrm{KL}_f` the divergence of the family's own bound: what is left to predict within the family, and
     that it is this family and no other. At every other state e_f is 1 and the second sum is empty.
 
     Args:
@@ -116,20 +116,20 @@ class Ragged(ForwardProcess):
 
     def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)
-        law = torch.zeros(*x.shape, self.num_states, dtype=t.dtype, device=t.device)
+        probs = torch.zeros(*x.shape, self.num_states, dtype=t.dtype, device=t.device)
         for family in self.families:
             inside = family.process.marginal(family.local(x), t) * family.owns(x)[..., None]
-            law.index_add_(-1, family.states, inside)
-        return law
+            probs.index_add_(-1, family.states, inside)
+        return probs
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
-        law = p.new_zeros(*p.shape[:-1], self.num_states)
+        probs = p.new_zeros(*p.shape[:-1], self.num_states)
         for family in self.families:
             inside = p[..., family.words]
             mass = inside.sum(-1, keepdim=True)
             given = inside / mass.clamp_min(torch.finfo(p.dtype).tiny)
-            law.index_add_(-1, family.states, mass * family.process.predictive(given, t))
-        return law
+            probs.index_add_(-1, family.states, mass * family.process.predictive(given, t))
+        return probs
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         result = torch.zeros(z.shape, dtype=torch.float64, device=z.device)
@@ -232,5 +232,5 @@ class Ragged(ForwardProcess):
 
 
 def _inside(log_p: Tensor, family: Family) -> Tensor:
-    """The log-law of a family's own words, not normalised; finite, so that a family ruled out gives no NaN."""
+    """Log-probabilities of a family's own tokens, not normalised; finite, so that a family ruled out gives no NaN."""
     return log_p[..., family.words].clamp_min(-1e30)
