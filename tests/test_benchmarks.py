@@ -107,7 +107,7 @@ def test_sampling_counts_the_network(name):
 
 
 @pytest.mark.parametrize("children", [False, True])
-def test_what_a_sampler_spends_beside_the_network(children):
+def test_the_cost_of_a_sampler_outside_the_network(children):
     measured = sampler_costs.of("confidence", children, sampler_costs.TINY_COSTS)
     times = measured["seconds"]
     assert measured["ratios"]["outside"] == times["outside"] / times["blocks"] > 0 and times["products"] > 0
@@ -258,7 +258,7 @@ def test_the_table_takes_the_place_between_its_markers(tmp_path):
         table.page("no markers", "")
 
 
-def test_the_page_shows_what_the_results_say():
+def test_the_page_agrees_with_the_results():
     page = table.PAGE.read_text(encoding="utf-8")
     assert table.page(page, table.render()) == page, "run python -m benchmarks.table"
 

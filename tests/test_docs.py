@@ -188,7 +188,7 @@ def test_files_are_counted_in_the_order_in_which_they_are_entered():
         assert all((ROOT / "ddlib" / file).exists() for file in files)
 
 
-def test_the_facts_that_everybody_needs_come_first():
+def test_the_facts_that_every_reader_needs_come_first():
     text = (ROOT / "docs" / "coming_from.md").read_text()
     before = text.partition("\n## ")[0]
     assert "no column for the mask" in before and "tokens only" in before and "(B, L, V)" in before
@@ -205,7 +205,7 @@ PRINTED = {
 
 
 @pytest.mark.parametrize("page", PRINTED, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_is_printed_fits_the_page(page):
+def test_printed_output_fits_the_page(page):
     for block in PRINTED[page]:
         assert max(map(len, block.splitlines())) <= 128, block  # the style sheet wraps what is wider than 108
 

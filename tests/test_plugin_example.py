@@ -95,7 +95,7 @@ def test_it_is_listed_and_the_off_switch_hides_it(monkeypatch):
     assert "broken" not in listed and "Ragged(hierarchy, punctuation, schedule, speed)  [ddlib-ragged]" in listed
 
 
-def test_ddlib_does_not_know_it():
+def test_ddlib_does_not_import_it():
     for path in Path(dd.__file__).parent.rglob("*.py"):
         text = path.read_text()
         assert "ddlib_ragged" not in text and "plugin_example" not in text, path

@@ -75,7 +75,7 @@ def test_the_table_is_its_lines_and_their_notes(monkeypatch):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=table_samplers.short)
-def test_a_line_is_what_the_command_writes(sampler):
+def test_a_line_of_the_page_is_the_output_of_the_command(sampler):
     known = notes()
     assert table_samplers.row(sampler, known) in rows() and known == notes()
 

@@ -138,7 +138,7 @@ def test_a_search_that_is_not_finished_chooses_nothing(tmp_path):
         study.Budgets.tiny().best(tmp_path)
 
 
-def test_what_a_search_has_found_is_not_trained_again(tmp_path, monkeypatch):
+def test_results_of_a_search_are_not_trained_again(tmp_path, monkeypatch):
     tiny = study.Budgets.tiny()
     found = {"MDLM": {rule: {} for rule in tiny.rules}, EDGES: {study.ASEVER: {}}}
     made.written(tmp_path / "chosen.json", {"bounds": found})

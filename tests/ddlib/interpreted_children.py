@@ -131,7 +131,7 @@ def test_nan_is_not_lost():
     assert values[0, 0].isnan() and values.isfinite().sum() == values.numel() - 1
 
 
-def test_it_is_this_way_that_was_tested():
+def test_the_plan_groups_siblings():
     process, tree = MANY["four-levels"]
     _, (x, z, t) = batch(process, tree)
     rows = Rows(x.flatten(), z.flatten(), t.repeat_interleave(x.shape[1]))

@@ -119,7 +119,7 @@ def test_extreme_logits(name):
     agrees(process, layer, noisy, tolerance=1e-4, weighting=dd.weightings.Clip(2.0))
 
 
-def test_words_that_are_ruled_out():
+def test_excluded_tokens():
     """A bias of -inf on tokens that are not needed, whole tiles of them."""
     process = MANY["wide"]
     layer, (x, z, t) = batch(process)

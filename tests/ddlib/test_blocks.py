@@ -148,7 +148,7 @@ def seen_by(denoiser, length=8, **options):
     return words, network
 
 
-def test_what_is_kept_is_not_computed_again():
+def test_cached_blocks_are_not_computed_again():
     words, network = seen_by(Sparse)
     assert {n for _, n in network.seen} == {2} and network.prefilled == 3 * 6
     again, network = seen_by(Sparse, keep=False)
@@ -284,7 +284,7 @@ def at_pace(pace, sampler=None, denoiser=Unasked(4, 3, 2)):  # noqa: B008
     return dd.sample(dd.presets.mdlm(3), denoiser, (2, 6), sampler, 2, pace=pace)
 
 
-test_what_cannot_be_served_is_refused = refuses(r"""
+test_unsupported_models_are_refused = refuses(r"""
     at_pace(Blocks(4)) | ValueError | size is 4, must divide the length of the text, 6
     at_pace(Blocks(2), Particles.examples()[0]) | TypeError | pace is Blocks.size=2., which Particles.*several texts
     at_pace(Ramp(), Euler()) | TypeError | pace is Ramp.lag=1.0., which Euler.*Ancestral.. serves it

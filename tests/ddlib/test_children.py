@@ -154,7 +154,7 @@ def test_scale_and_the_loss_of_each_token():
 
 
 @pytest.mark.parametrize("noise, tree", [("levels", "four"), ("masked", "three"), ("second", "three")])
-def test_a_token_asks_for_the_families_between_its_state_and_what_it_came_by(noise, tree):
+def test_a_token_needs_the_sibling_logits_between_its_state_and_its_ancestor(noise, tree):
     process, tree = NOISE[noise], TREES[tree]
     layer, (x, z, t) = batch(process, tree, rows=200)
     above = [x + 0, *(tree.between(0, i).parents[x] for i in range(1, tree.depth + 1))]

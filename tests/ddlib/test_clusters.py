@@ -303,7 +303,7 @@ def saved(tmp_path):
     return tmp_path / "words.v1", rows, found
 
 
-def test_what_is_saved_is_loaded(saved):
+def test_saved_networks_are_loaded(saved):
     path, rows, found = saved
     loaded = load_clusters(path, fingerprint(VOCABULARY), embeddings=rows)
     for name in ("parents", "centroids", "coherence"):
@@ -339,7 +339,7 @@ def test_files_that_do_not_belong_together_are_refused(saved):
         save_clusters(path, semantic_clusters(normal(4, 3), 2))
 
 
-def test_the_hash_sees_values_shape_and_dtype():
+def test_the_hash_depends_on_values_shape_and_dtype():
     rows = torch.zeros(2, 3)
     hashes = [embeddings_hash(x) for x in (rows, rows + 1, rows.view(3, 2), rows.half(), rows.bfloat16())]
     assert len(set(hashes)) == 5 and embeddings_hash(rows.T.contiguous().T) == hashes[0]

@@ -59,7 +59,7 @@ def test_the_exact_network_has_no_gradient(kind, times):
 
 
 @pytest.mark.parametrize("kind", ["masked", "tree", "gidd"])
-def test_nor_as_a_posterior_nor_with_a_time_for_each_position(kind):
+def test_the_slope_vanishes_for_posteriors_and_times_per_position(kind):
     process = KINDS[kind]
     assert slope(process, 0.2, 0.7, parameterization="posterior").abs().max() < 1e-9
     assert slope(process, (0.2, 0.5), (0.7, 0.5)).abs().max() < 1e-9
@@ -180,7 +180,7 @@ L, L4, EARLY = torch.zeros(2, 2, 3), torch.zeros(2, 2, 4), torch.tensor([0.1, 0.
 OWN = torch.tensor([[0.5, 0.6], [0.2, 0.3]])
 
 
-test_what_is_refused = refuses(
+test_bad_options_are_refused = refuses(
     """
     dd.bridge(M, X, T5, S3) | ValueError | ^s.1. = 0.6000.* must be below t.1. = 0.6000
     dd.bridge(M, X, OWN, OWN.flip(1)) | ValueError | ^s.0, 0. = 0.6000.* must be at most t.0, 0. = 0.5$

@@ -218,7 +218,7 @@ def test_the_papers_hard_mode_and_edges_are_those_of_hierarchies():
     [(Firm(GIDD(4, 0.3)), 2), (Stern(4, 0.3), 3), (Severe(TREE, Linear()), 5)],
     ids=["own", "leaf", "hierarchy"],
 )
-def test_a_process_of_ones_own_brings_its_hard_mode(process, times):
+def test_a_custom_process_has_its_hard_mode(process, times):
     logits, x, z, t = batch(process)
     standard, hard = (dd.training_loss(process, logits, x, z, t, mode=mode) for mode in ("standard", "hard"))
     assert torch.allclose(hard, times * standard)
@@ -256,7 +256,7 @@ def test_levels_with_occupancies_and_weights_are_those_of_hierarchies(process):
 
 
 @pytest.mark.slow
-def test_a_process_of_ones_own_is_drawn_verified_and_checked_as_its_levels_and_hierarchy_say():
+def test_a_custom_process_is_sampled_and_verified_by_its_levels_and_hierarchy():
     words = {word: i for i, word in enumerate("abcd")}
     tree = dd.hierarchies.Tree([[0, 0, 1, 1]], fingerprint=fingerprint(words))
     inner = Hierarchical(tree, Cosine())
@@ -273,7 +273,7 @@ def test_a_process_of_ones_own_is_drawn_verified_and_checked_as_its_levels_and_h
         dd.check_vocabulary(process, {**words, "a": 1, "b": 0})
 
 
-def test_no_module_beyond_the_processes_asks_for_the_class_hierarchical():
+def test_no_module_outside_processes_tests_for_the_class_hierarchical():
     root = Path(dd.__file__).parent
     found = []
     for path in root.rglob("*.py"):

@@ -186,7 +186,7 @@ def test_a_text_does_not_end_before_its_time(process, sampler):
     assert any(set(row[row.index(END) + 1 :]) - {END} for row in words.tolist() if END in row)
 
 
-def test_what_is_not_the_last_is_followed_by_anything():
+def test_an_ending_other_than_the_last_may_be_followed_by_tokens():
     words = generate(MASKED, fixed(PROBS), shape=(20, 30), endings=[EndOfText(END, least=5, last=False)])
     assert not (words[:, :5] == END).any()
     assert all(set(row[row.index(END) + 1 :]) - {END} for row in words.tolist() if END in row[:25])
@@ -237,7 +237,7 @@ def test_a_confident_network_stops_early_with_the_likeliest_tokens(process):
         if serves(sampler, process)
     ],
 )
-def test_who_is_never_sure_draws_what_is_drawn_without_and_asks_no_more_on_the_grid(process, sampler):
+def test_a_sampler_that_never_stops_draws_the_same_with_no_more_calls_on_the_grid(process, sampler):
     for denoiser in (Halves(process), plain(Halves(process))):
         ours = generate(process, denoiser, sampler, endings=[Settled(0.0, 7)])
         assert torch.equal(ours, generate(process, Halves(process), sampler))
@@ -271,7 +271,7 @@ class Never(Ending):
         return state.z, torch.zeros_like(drawn), None
 
 
-def test_an_ending_of_ones_own_that_never_comes_changes_nothing():
+def test_a_custom_ending_that_never_occurs_changes_nothing():
     process = LEVELS["hdlm"]
     ours = generate(process, Halves(process), endings=[Never(), Never()])
     assert torch.equal(ours, generate(process, Halves(process)))

@@ -98,7 +98,7 @@ def test_a_batch_and_the_output_layer_change_nothing(name, corrector):
 
 
 @pytest.mark.parametrize("name", ["masked", "levels-xi"])
-def test_edge_balance_asks_the_network_only_where_somebody_comes_down(name):
+def test_edge_balance_calls_the_network_only_for_positions_that_descend(name):
     process = LEVELS[name]
     halves, z = Halves(process), torch.zeros(3, 4, dtype=torch.int64)
     run = context(process, halves, z.shape)
@@ -144,7 +144,7 @@ def refused(name, corrector):
 # names and values
 
 
-def test_what_is_read_from_a_short_string_is_read_again():
+def test_parts_of_short_strings_are_read_again():
     read = dd.parts.read(
         "samplers", 'corrected:predictor=ancestral,corrector={"kind": "gibbs", "positions": 4},steps=2'
     )
@@ -169,6 +169,6 @@ test_values_that_cannot_be_are_refused_by_their_place = refuses(r"""
 """)
 
 
-def test_a_class_of_another_kind_is_refused_by_the_room_that_it_should_be_from():
+def test_a_class_of_another_kind_is_refused_with_the_expected_package():
     assert dd.registry.room("correctors") == dd.registry.room("samplers") == "ddlib.samplers"
     assert dd.registry.room("presets") == "ddlib.presets" and dd.registry.room("schedules") == "ddlib.schedules"

@@ -131,14 +131,14 @@ def test_a_network_that_learnt_the_posterior_is_read_as_the_cavity(name, select)
 
 @settings(max_examples=examples(40))
 @given(strategies.processes(), st.floats(0.05, 0.9))
-def test_from_anywhere_is_what_the_likelihoods_say(process, t):
+def test_reachability_agrees_with_the_likelihoods(process, t):
     states = torch.arange(process.num_states)[None]
     reached = (process.token_likelihood(states, at(t)) > 0).all(-1)
     assert torch.equal(process.reachable_from_all_tokens(states), reached)
 
 
 @every_process
-def test_from_anywhere_is_that_of_the_contract(process):
+def test_reachability_agrees_with_the_base_class(process):
     states = torch.arange(process.num_states)[None].expand(2, -1)
     assert torch.equal(
         process.reachable_from_all_tokens(states), ForwardProcess.reachable_from_all_tokens(process, states)

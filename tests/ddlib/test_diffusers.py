@@ -105,7 +105,7 @@ def test_values_are_saved_and_read(tmp_path):
     assert SamplerScheduler.from_config(first.config, sampler="ancestral").sampler.__class__ is Ancestral
 
 
-def test_a_file_of_strangers_imports_nothing_unasked(tmp_path):
+def test_a_third_party_file_imports_nothing_untrusted(tmp_path):
     values = {"kind": "ddlib.presets:mdlm", "vocab_size": V}
     made(values).save_pretrained(tmp_path)
     with pytest.raises((PermissionError, ValueError), match=r"ddlib\.presets"):

@@ -11,7 +11,7 @@ from ddlib.testing.oracle import states
 
 
 @every_process
-def test_a_generator_of_ones_own_is_the_only_source_of_randomness(process):
+def test_a_given_generator_is_the_only_source_of_randomness(process):
     x = words(process).expand(6, -1).contiguous()
     t, s = torch.linspace(0.3, 1, 6, dtype=F64), torch.linspace(0.1, 0.5, 6, dtype=F64)
     logits = torch.zeros(*x.shape, process.vocab_size)
@@ -161,7 +161,7 @@ def test_the_prior_term_is_that_of_the_contract_row_by_row(process):
 
 
 @pytest.mark.statistical
-def test_paths_enter_each_level_when_the_occupancies_say():
+def test_paths_enter_each_level_with_the_occupancies():
     """By five standard deviations of each count."""
     n, tree = 20_000, dd.hierarchies.Tree([[0, 0, 1, 1], [0, 0]], speed=[0.6, 2.0, 1.2])
     for schedule in (Polynomial(1.5), Geometric(0.1, 3.0)):

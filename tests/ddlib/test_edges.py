@@ -243,7 +243,7 @@ def test_under_autocast_the_gradients_stay_float32():
     agree_under_autocast(process, *noisy, parameterization=dd.Children(tree), mode="edges")
 
 
-def test_a_token_asks_for_the_families_on_its_way_and_no_others():
+def test_a_token_needs_the_sibling_logits_on_its_path_only():
     process, tree = NOISE["levels"], Tree(NESTED)
     layer, (x, z, t) = batch(process, tree, rows=60)
     for state in range(process.num_states):
@@ -274,7 +274,7 @@ class Careful(Hierarchical):
         return weight, 3 * divergence
 
 
-def test_a_process_of_ones_own_brings_its_edges():
+def test_a_custom_process_has_its_edges():
     process = Careful(Tree(NESTED[:1]), dd.schedules.Linear())
     layer, noisy = batch(process)
     plain = dd.training_loss(process, torch.nn.functional.linear(*layer), *noisy, mode="edges")

@@ -109,7 +109,7 @@ def test_in_a_class_of_ddlib_it_is_the_frame_in_its_module(monkeypatch):
     assert place.method == "GIDD._c" and place.file.endswith("gidd.py")
 
 
-def test_nobody_is_blamed_for_what_only_libraries_did():
+def test_errors_inside_libraries_blame_no_caller():
     with pytest.raises(ValueError) as raised:
         scalar(2.0, "t", torch.device("cpu"))
     place, _ = blamed(raised.value.with_traceback(raised.value.__traceback__.tb_next), 3)
@@ -327,7 +327,7 @@ def test_the_command_is_short_without_v_and_full_with_it(capsys, monkeypatch, tm
 # what a process of one's own needs
 
 
-def test_what_a_process_needs_is_public_and_in_the_reference_and_refuses_by_name():
+def test_helpers_of_processes_are_public_documented_and_checked():
     docs = Path(__file__).parents[2] / "docs"
     reference, page = ((docs / name).read_text() for name in ("reference/processes.md", "extending.md"))
     for name in ddlib.processes.__all__:

@@ -172,7 +172,7 @@ def test_outside_the_interval_only_the_conditional_is_called():
     assert guidance.conditional.calls > len(times)
 
 
-def test_what_a_part_rules_out_stays_ruled_out():
+def test_tokens_excluded_by_a_part_stay_excluded():
     process, never = KINDS["masked"], -torch.inf
     z, t = torch.tensor([[4]]), at(0.5)
 
@@ -212,7 +212,7 @@ def test_chunks_change_nothing(monkeypatch):
     assert torch.equal(guidance(z, at(0.5, len(z))), whole) and guidance.classifier.calls > 10 * calls
 
 
-def test_what_a_classifier_rules_out_is_not_drawn():
+def test_tokens_excluded_by_a_classifier_are_not_drawn():
     process = KINDS["levels"]
     for on, never, words in (("states", [2, 8], {0, 1}), ("words", [2], {0, 1, 3})):  # of 8, a cluster, 3 is the word
         allowed = torch.ones(process.num_states, dtype=F64).index_fill(0, torch.tensor(never), 0.0)

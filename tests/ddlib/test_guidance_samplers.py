@@ -76,7 +76,7 @@ def test_particles_steer_as_the_sampler_inside_does():
 
 
 @pytest.mark.parametrize("name", slow_but(["xi", "levels"], "xi"))
-def test_where_nothing_jumps_the_parts_are_not_called(name):
+def test_without_jumps_the_parts_are_not_called(name):
     guidance = free(name)
     grid = torch.cat([torch.ones(1), torch.linspace(1 - 1e-6, 1e-6, 25), torch.zeros(1)]).to(F64)
     whole = guided(guidance, shape=(4, 3), times=grid, compact=False)

@@ -134,7 +134,7 @@ def test_a_tree_can_be_moved_and_keeps_its_precision():
     assert tree.maps[0].spread.device.type == "meta"
 
 
-def test_users_may_write_their_own():
+def test_users_may_write_a_hierarchy():
     class Halves(Hierarchy):
         def __init__(self, size):
             half = torch.arange(size) // (size // 2)
@@ -165,7 +165,7 @@ def test_one_vector_of_parents_may_stand_alone(make, form):
     assert tree.levels == (5, 3, 1) and tree.maps[0].parents.tolist() == VECTOR
 
 
-def test_reprs_tell_hierarchies_and_processes_apart():
+def test_reprs_of_hierarchies_and_processes_are_distinct():
     """What differs shows, what is the default does not."""
     tree, vector = Tree([[0, 0, 1, 1, 2, 2], [0, 1, 1]]), [0, 0, 1, 1, 2]
     assert repr(Flat(3)) == "Flat(levels=(3, 1))" and repr(Tree([0, 0, 0])) == "Tree(levels=(3, 1, 1))"

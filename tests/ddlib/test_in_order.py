@@ -135,7 +135,7 @@ def test_the_prompt_is_left_and_the_rest_comes_in_order():
     assert found == [[7], [6], [5], [4], [2], [1]] and states[-1, 0, [0, 3]].tolist() == [1, 0]
 
 
-def test_what_is_no_order_is_refused():
+def test_objects_other_than_orders_are_refused():
     process = LEVELS["masked"]
     for pace, error, message in (
         (Together(), TypeError, "pace is Together.*must be one whose positions move in turn"),

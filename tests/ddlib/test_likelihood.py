@@ -151,7 +151,7 @@ def test_left_to_right_goes_down_to_the_word_before_it_goes_on():
     assert levels == [[max(3 - max(k - 3 * i, 0), 0) for i in range(3)] for k in range(10)]
 
 
-def test_left_to_right_asks_about_the_next_position_alone(monkeypatch):
+def test_left_to_right_evaluates_the_next_position_only(monkeypatch):
     process, counts = LEVELS["levels"], []
     right = dd.samplers.runtime.model.ModelWrapper.at
 
@@ -233,7 +233,7 @@ def test_a_batch_changes_no_text(order, steps):
 
 
 @every_order
-def test_what_is_given_is_a_condition(order):
+def test_given_tokens_are_a_condition(order):
     process = PROCESSES["two"]
     noise = torch.randn(5, 5, 5, generator=torch.Generator().manual_seed(1), dtype=F64)
     known = noise.flatten().softmax(0).view_as(noise)
@@ -515,12 +515,12 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
 """)
 
 
-def test_nothing_to_read_asks_nobody():
+def test_a_given_sequence_makes_no_call():
     found = read(given=torch.ones_like(X, dtype=torch.bool))
     assert found.calls == 0 and found.log_likelihood.tolist() == [0.0]
 
 
-def test_orders_say_whether_they_choose_without_chance():
+def test_orders_have_a_property_for_deterministic_choice():
     assert all(
         one.deterministic == (getattr(one, "temperature", 0) == 0)
         for name in ("confidence", "entropy_bounded", "left_to_right")

@@ -44,7 +44,7 @@ def test_a_name_that_is_not_there_is_answered_by_where_it_is(name):
 
 
 @pytest.mark.parametrize("room", ["schedules", "hierarchies", "processes", "samplers", "presets"])
-def test_every_name_of_a_room_is_found_from_the_top(room):
+def test_every_name_of_a_package_is_found_from_the_top(room):
     module = getattr(dd, room)
     own = (name for name, found in vars(module).items() if inspect.getmodule(found) is module)
     for name in getattr(module, "__all__", own):
@@ -63,7 +63,7 @@ def test_terms_of_the_field_have_suggestions(word):
      ("schedules", "LogLinear", "dd.schedules.Linear"), ("presets", "hldm", "dd.presets.hdlm"),
      ("paces", "BlockDiffusion", "dd.paces.Blocks")],
 )  # fmt: skip
-def test_packages_answer_as_the_top_does(room, name, meant):
+def test_packages_suggest_names_like_the_top_level(room, name, meant):
     with pytest.raises(AttributeError, match=rf"'ddlib\.{room}' has no attribute '{name}'; did you mean {meant}\?"):
         getattr(getattr(dd, room), name)
 
@@ -77,7 +77,7 @@ def test_modules_that_nothing_imported_yet_can_be_imported_from_ddlib(monkeypatc
         dd.testing.check  # noqa: B018
 
 
-def test_what_tools_ask_of_a_module_costs_no_search():
+def test_special_attributes_of_a_module_cost_no_search():
     with pytest.raises(AttributeError, match=r"^module 'ddlib' has no attribute '__wrapped__'$"):
         dd.__wrapped__  # noqa: B018
 

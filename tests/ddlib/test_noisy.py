@@ -113,7 +113,7 @@ def test_the_closed_bound_is_the_generic_one(process, t, logits):
 @pytest.mark.usefixtures("checked_in_full")
 @settings(max_examples=examples(40), deadline=None)
 @given(noisy(), interior_times, drawn.token_logits(1, 1, 6))
-def test_what_leaves_is_the_sum_of_the_reverse_rates(process, t, logits):
+def test_the_exit_rate_is_the_sum_of_the_reverse_rates(process, t, logits):
     x, z, times = everything(process, t)
     way = process.likelihood(z, x, times)[:, 0] > 0
     z, times = z[way], times[way]
@@ -189,7 +189,7 @@ def test_frequent_words_are_redrawn_often_and_absent_ones_never():
 
 @pytest.mark.parametrize("at", [0.6, 1.0])
 @pytest.mark.statistical
-def test_what_lands_follows_the_posterior(at):
+def test_states_given_the_level_follow_the_posterior(at):
     tree = Tree([[0, 0, 1, 1, 2, 2], [0, 1, 1]], xi=[0.8, 0.7], speed=[1.0, 0.8, 1.5])
     process, draws = Noisy(tree, Linear(), [0.3, 0.2, 0.1], [3, 1, 1, 2, 4, 1]), 20_000
     noise = torch.Generator().manual_seed(5)

@@ -334,7 +334,7 @@ def loss_batch(process, seed=0, dtype=F64):
 
 
 @every_process
-def test_what_training_clips_is_the_weight_of_the_closed_form(process):
+def test_training_clips_the_weight_of_the_closed_form(process):
     logits, x, z, t = loss_batch(process)
     if process.closed_form:
         parts = process.weighted_divergence(logits, x, z, t)

@@ -28,7 +28,7 @@ def test_every_answer_at_a_time_per_position_is_that_of_the_position_by_itself(p
     st.lists(st.floats(1e-4, 1 - 1e-4), min_size=6, max_size=6),
     st.integers(0, 99),
 )
-def test_so_it_is_for_drawn_hierarchies_and_schedules(process, times, seed):
+def test_times_per_position_agree_for_drawn_hierarchies_and_schedules(process, times, seed):
     t = torch.tensor(times, dtype=F64).view(2, 3)
     agrees(process, t / 2, t, seed)
 

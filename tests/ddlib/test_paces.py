@@ -270,7 +270,7 @@ class Quick(Pace):
 
 @pytest.mark.parametrize("pace", [Quick(), Together(), Blocks(3)], ids=str)
 @pytest.mark.parametrize("gamma", [0.5, 0.1])
-def test_what_moves_is_never_rounded_up_to_one_and_the_bound_ends_at_the_last_time(pace, gamma):
+def test_moving_times_are_below_one_and_the_bound_ends_at_the_last_time(pace, gamma):
     """Weights grow without end there: it was 3.3 for log 4; and what is left at the last time counts but once."""
     process, x = dd.presets.hdlm([0, 0, 1, 1], gamma=gamma), torch.arange(4).repeat(4096)[:, None].repeat(1, 3)
     density, noise = process.time_density(1), torch.Generator().manual_seed(0)
@@ -282,7 +282,7 @@ def test_what_moves_is_never_rounded_up_to_one_and_the_bound_ends_at_the_last_ti
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
-def test_what_stands_at_one_stays_there(dtype):
+def test_positions_that_do_not_move_are_at_time_zero_or_one(dtype):
     torch.set_default_dtype(dtype)
     try:
         drawn = Blocks(1).draw(64, 4, torch.Generator().manual_seed(0))
@@ -305,7 +305,7 @@ def test_keyed_draws_belong_to_the_example(pace, seed, steps):
 
 
 @given(st.sampled_from(PACES), st.sampled_from([(0.0, 1.0), (0.1, 0.7)]), st.sampled_from([None, 6]))
-def test_between_other_ends_times_keep_inside_and_count_the_interval(pace, interval, steps):
+def test_times_of_another_interval_lie_inside_and_have_its_measure(pace, interval, steps):
     rows = 4096
     drawn = pace.draw(rows, 2, torch.Generator().manual_seed(0), interval=interval, steps=steps, density=Beta(2.0, 1.0))
     t, s, measure = (v[:, None].expand(-1, 2) if v.ndim == 1 else v for v in (drawn.t, drawn.s, drawn.measure))
@@ -343,7 +343,7 @@ class Halves(Pace):
 
 
 @pytest.mark.slow
-def test_a_pace_of_one_s_own_is_proved():
+def test_a_custom_pace_is_verified():
     assert dd.verify(Halves()).ok
 
 

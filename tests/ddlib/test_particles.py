@@ -116,7 +116,7 @@ def test_the_estimate_has_the_right_mean_for_any_number_of_particles(number, ess
 @given(strategies.processes(max_depth=4, max_words=6), st.integers(1, 5), st.floats(0, 1), st.floats(-2, 2))
 @settings(max_examples=examples(40))
 @pytest.mark.usefixtures("checked_in_full")
-def test_weights_are_what_the_reward_has_grown_on_any_process(process, number, ess, scale):
+def test_weights_are_increments_of_the_reward_on_any_process(process, number, ess, scale):
     """In float64: whatever is resampled, a weight is the gain since then; without resampling, all of the gain."""
     probs = torch.ones(process.vocab_size, process.vocab_size, dtype=F64) / process.vocab_size**2
     for share in (0.0, ess):
@@ -141,7 +141,7 @@ def test_a_constant_reward_or_zero_scale_keeps_the_distribution():
         assert follows(x, PAIR)
 
 
-def test_particles_die_while_they_are_clusters():
+def test_particles_are_resampled_at_cluster_states():
     def second(z, t):
         return torch.where((z == 3).any(-1) | (z == 0).any(-1), -torch.inf, 0.0)
 
@@ -158,7 +158,7 @@ def test_particles_die_while_they_are_clusters():
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("as_users_call")
-def test_verify_asks_about_rewards_too():
+def test_verify_checks_rewards_too():
     report = check(Particles(Ancestral(), Constant(), 2))
     rooms = {check.room for check in report.checks}
     assert {"reward on Masked", "reward on Hierarchical", "reward on Uniform"} <= rooms
@@ -217,7 +217,7 @@ def test_prompts_stand_in_every_particle_and_the_reward_sees_them(name):
     assert 0 < halves.calls <= 7 * INNER[name].max_model_calls + INNER[name].max_finalize_calls
 
 
-def test_what_is_shown_ends_in_the_text():
+def test_the_shown_frames_end_in_the_text():
     process, words = LEVELS["levels-xi"], []
     states = []
     words = generate(
@@ -226,7 +226,7 @@ def test_what_is_shown_ends_in_the_text():
     assert torch.equal(states[-1], words) and len(states) == 8
 
 
-def test_all_particles_copy_one_where_only_one_is_any_good():
+def test_all_particles_copy_the_only_one_of_positive_weight():
     """The row's states, its memo, and nothing of other rows."""
     process, sampler = LEVELS["levels"], Particles(FirstHitting(), ramp, 3)
     network, free = ModelWrapper(process, Halves(process)), torch.ones(2, 5, dtype=torch.bool)
@@ -266,7 +266,7 @@ def test_systematic_resampling_is_right_in_the_mean():
 
 
 @pytest.mark.parametrize("u", [0.0, 1 - 2**-53])
-def test_the_ends_of_the_uniforms_take_nobody_without_a_share(u):
+def test_the_ends_of_the_uniforms_take_no_particle_of_zero_share(u):
     share = torch.tensor([[0.0, 1 / 3, 2 / 3, 0.0], [1.0, 0.0, 0.0, 0.0]], dtype=F64)
     taken = systematic(share, torch.full((2,), u, dtype=F64))
     assert set(taken[0].tolist()) == {1, 2} and set(taken[1].tolist()) == {0}
@@ -413,7 +413,7 @@ def test_a_reward_that_is_none_is_refused_by_its_place(module, given, message):
         dd.build("samplers", values(given))
 
 
-def test_strangers_rewards_are_not_imported(module):
+def test_third_party_rewards_are_not_imported(module):
     with dd.registry.trusting([]), pytest.raises(PermissionError, match=r"own_rewards:calm.*--trust own_rewards"):
         dd.parts.read("samplers", values() | {"kind": "particles"})
 

@@ -62,7 +62,7 @@ def processes(draw):
 
 
 @given(processes())
-def test_what_is_read_is_read_again_and_builds_the_same(values):
+def test_read_values_are_read_again_and_build_the_same(values):
     read = parts.read("processes", values, Known)
     assert parts.read("processes", read, Known) == read
     assert "-" not in read["kind"] and values.keys() <= read.keys()
@@ -216,13 +216,13 @@ def test_a_function_of_a_module_is_as_good_as_a_name(module):
     assert own_noise.made[1] == (6, "much", [1], "f" * 64)
 
 
-def test_what_is_optional_may_be_left_out_or_null(module):
+def test_optional_values_may_be_left_out_or_null(module):
     assert parts.build("processes", "own_noise:optional", Known()).vocab_size == 6
     values = {"kind": "own_noise:optional", "schedule": None}
     assert parts.build("processes", parts.read("processes", values, Known), Known()).vocab_size == 6
 
 
-def test_what_gives_no_process_is_named(module):
+def test_the_error_names_a_preset_without_a_process(module):
     with pytest.raises(TypeError, match=r"process: own_noise:wrong gives 'no process', must be a ddlib.processes"):
         parts.build("processes", "own_noise:wrong", Known(), "process")
 
@@ -234,7 +234,7 @@ def test_objects_may_stand_among_values():
     assert process.schedule is built
 
 
-def test_what_a_module_has_made_already_is_taken_as_a_copy(module):
+def test_a_part_made_by_a_module_is_copied(module):
     made = parts.build("processes", "own_noise:ready")
     assert made.vocab_size == 6 and repr(made) == repr(parts.build("processes", "own_noise:ready"))
     assert made is not parts.build("processes", "own_noise:ready")  # no run changes another's
@@ -254,7 +254,7 @@ def test_a_key_of_what_is_filled_in_stands_in_its_place():
         parts.build("processes", "hdlm", Strange(), "process")
 
 
-def test_the_word_run_asks_for_what_is_optional():
+def test_the_word_run_requires_optional_values():
     network = {"kind": "dit", "num_states": 9, "dim": 8, "depth": 1, "heads": 1}
     read = parts.read("backbones", network, Known)
     assert read["parents"] == [] and "vocab_size" not in read
@@ -264,7 +264,7 @@ def test_the_word_run_asks_for_what_is_optional():
     assert model.num_states == 10 and model.saved_arguments()["parents"] == PARENTS[:1]
 
 
-def test_strangers_import_nothing_that_is_not_trusted(module):
+def test_third_party_models_import_nothing_untrusted(module):
     values = {"kind": "own_noise:make", "strength": 1, "schedule": "own_noise:Power"}
     with registry.trusting([]):
         assert parts.build("schedules", "log_odds:2.0").steepness == 2.0  # installed: its own user's doing
@@ -275,7 +275,7 @@ def test_strangers_import_nothing_that_is_not_trusted(module):
         parts.read("processes", values, Known)
 
 
-def test_where_parts_come_from(module):
+def test_origins_of_parts(module):
     values = parts.read("processes", {"kind": "masked", "schedule": "log_odds"}, Known)
     assert [tuple(one) for one in parts.origins("processes", values, Known)] == [("log_odds", "ddlib-ragged", "0.1.0")]
     values = parts.read("processes", {"kind": "own_noise:make", "strength": 1, "schedule": "cosine"}, Known)
@@ -283,7 +283,7 @@ def test_where_parts_come_from(module):
 
 
 @pytest.mark.parametrize("kind", registry.GROUPS)
-def test_every_registered_part_has_keys_that_values_can_say(kind):
+def test_every_registered_part_has_keys_of_plain_values(kind):
     for name in registry.available(kind):
         for key in parts.keys(kind, name).values():
             assert key.default is parts.REQUIRED or key.default is None or not math.isnan(len(repr(key.default)))

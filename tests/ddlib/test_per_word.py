@@ -110,7 +110,7 @@ def test_the_loss_with_the_output_layer_in_it():
     assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_a_clipped_loss_still_asks_for_the_posterior():
+def test_a_clipped_loss_is_still_minimised_by_the_posterior():
     """The weight depends on the time alone: clipped or not, the distribution of least loss is the same."""
     process, t = PerWord(Linear(), POWERS), at(0.05)
     probs = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=F64)

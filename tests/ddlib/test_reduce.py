@@ -66,7 +66,7 @@ def test_batches_of_different_lengths_add_up_to_one_corpus():
     assert one.per_token.value != pytest.approx(sum(means) / 3, rel=1e-3)
 
 
-def test_what_is_masked_does_not_count_not_even_nan():
+def test_masked_positions_do_not_count_not_even_nan():
     nats, mask, _ = batch(4, 6)
     clean, dirty = dd.Tally(), dd.Tally()
     clean.add(nats, mask)

@@ -123,7 +123,7 @@ def test_a_name_of_two_packages_is_refused_and_both_are_named(install, monkeypat
     assert registry.get("schedules", "linear") is Linear
 
 
-def test_one_class_that_two_packages_declare_is_no_quarrel(install):
+def test_two_packages_may_declare_the_same_class(install):
     install("first", {"mine": "first_module:Mine"}, {"first_module": RIGHT})
     install("alias", {"mine": "first_module:Mine"})
     assert registry.get("schedules", "mine").__name__ == "Mine"

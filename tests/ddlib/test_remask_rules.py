@@ -147,7 +147,7 @@ def test_the_prompt_is_never_taken_back_and_has_no_share(name, rule):
 
 
 @pytest.mark.parametrize("name", slow_but(LEVELS, "masked", "levels-xi-below"))
-def test_psi_is_the_probability_of_what_was_drawn(name):
+def test_psi_is_the_probability_of_the_drawn_token(name):
     """By words and, where the tree is plain, by families; one edge or several at once."""
     process = LEVELS[name]
     probs = torch.tensor([0.3, 0.2, 0.1, 0.25, 0.1, 0.05], dtype=F64)

@@ -111,7 +111,7 @@ def test_every_position_ends_as_a_word(process, sampler, steps):
 
 @unchecked
 @every_pair
-def test_a_network_that_is_sure_of_a_word_gets_it(process, sampler):
+def test_a_certain_network_draws_its_token(process, sampler):
     stray = sampler.force_transition and process is LEVELS["levels-xi"]  # forced to stay in a wrong cluster
     assert bool((generate(process, sampler, (8, 8), network=sure, steps=3) == 2).all()) != stray
 
@@ -140,7 +140,7 @@ def test_infilling_draws_the_masks_and_nothing_else(process):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_grid_of_ones_own_replaces_the_steps(dtype):
+def test_a_given_time_grid_replaces_the_steps(dtype):
     grid, seen = torch.tensor([1.0, 0.9, 0.25, 0.125, 0.0], dtype=dtype), []
     generate(LEVELS["hdlm"], times=grid, on_step=lambda k, t, z: seen.append((k, t)))
     assert [k for k, _ in seen] == [-1, 0, 1, 2, 3]
@@ -286,7 +286,7 @@ class Idle(Sampler):
 
 
 @pytest.mark.parametrize("name", [*LEVELS, *OTHERS])
-def test_a_sampler_of_ones_own_is_a_few_lines(name):
+def test_a_custom_sampler_is_a_few_lines(name):
     process, prompt = {**LEVELS, **OTHERS}[name], torch.tensor([5, 5])
     states, words = trajectory(process, Replace(), prompt=prompt)
     assert bool((words < V).all()) and bool((words[:, :2] == 5).all()) and bool((states[..., :2] == 5).all())

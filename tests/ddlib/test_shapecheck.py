@@ -132,7 +132,7 @@ def test_a_checked_function_is_not_checked_again_and_one_without_annotations_not
     assert checked(plain) is plain
 
 
-def test_what_is_no_function_is_refused():
+def test_objects_other_than_functions_are_refused():
     for target in (3, torch.nn.Identity(), len):
         with pytest.raises(TypeError, match="must be a function or a class"):
             checked(target)
@@ -250,7 +250,7 @@ def plugin(tmp_path, monkeypatch):
     sys.modules.pop("their_plugin", None)
 
 
-def test_a_package_of_ones_own_can_be_installed(plugin):
+def test_a_user_package_can_be_installed(plugin):
     shapecheck.install("their_plugin")
     their = importlib.import_module("their_plugin")
     with pytest.raises(TypeError, match=r"parameters of their_plugin.decorated.\n"):

@@ -101,7 +101,7 @@ def test_the_command_takes_at_most_three_seconds(arguments):
 
 
 @pytest.mark.slow
-def test_who_reads_may_stop_reading():
+def test_a_reader_may_stop_reading():
     command = f"{shlex.quote(sys.executable)} -m ddlib | head -n 1"
     ended = subprocess.run(["sh", "-c", command], check=True, capture_output=True, text=True)
     assert ended.stdout.startswith("ddlib ") and ended.stderr == ""

@@ -131,7 +131,7 @@ def test_prompts_stand_and_words_come_out(name, kind):
 
 
 @pairs(LEVELS, "levels-xi")
-def test_the_halves_of_a_denoiser_say_the_same_as_the_whole(name, kind):
+def test_the_halves_of_a_denoiser_agree_with_the_whole(name, kind):
     sampler = SOLVERS[kind]
     process, halves = LEVELS[name], Halves(LEVELS[name])
     for options in ({}, {"temperature": 0.7}, {"prompt": torch.tensor([1, 2])}):
@@ -149,7 +149,7 @@ def test_a_batch_never_changes_a_text(name, kind):
 
 
 @pairs(LEVELS, "masked", "levels-xi")
-def test_a_step_in_which_nobody_moves_makes_no_call(name, kind):
+def test_a_step_in_which_no_position_moves_makes_no_call(name, kind):
     process, sampler = LEVELS[name], SOLVERS[kind]
     halves = Halves(process)
     states = trajectory(process, halves, sampler, shape=(1, 3), steps=40)

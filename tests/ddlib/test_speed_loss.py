@@ -117,7 +117,7 @@ def test_ends_of_a_schedule_that_is_not_exact(draws):
 
 @pytest.mark.slow
 @pytest.mark.statistical
-def test_what_is_known_beforehand_makes_it_less_noisy(monkeypatch):
+def test_an_estimate_of_the_loss_reduces_the_variance(monkeypatch):
     """Standard deviations of the gradient by the first speed, of 16 tokens at a time."""
     process = tree([[0, 0, 1, 1]], speed=[2.0, 1.0])
     table, generator = torch.randn(7, 4, dtype=F64, generator=torch.Generator().manual_seed(1)), torch.Generator()
@@ -189,7 +189,7 @@ class TestDescent:
 
     @pytest.mark.nightly
     @pytest.mark.statistical
-    def test_so_it_does_by_estimates(self):
+    def test_the_loss_falls_by_estimates(self):
         probs, network, process, found, bounds = self.begun()
         start, generator = exact(process, found).item(), torch.Generator().manual_seed(0)
         optimizer = torch.optim.Adam(process.parameters(), lr=0.1)

@@ -78,7 +78,7 @@ def test_each_jump_is_shown_the_columns_that_it_needs(name, force):
             assert drawn[:20] == drawn[20:]
 
 
-def test_a_cluster_that_tokens_do_not_leave_needs_its_own_words_and_no_others():
+def test_a_closed_cluster_needs_the_logits_of_its_own_tokens_only():
     def suffices(name, *levels):
         return LEVELS[name].subtree_logits_suffice(*levels)
 

@@ -37,7 +37,7 @@ def coverage(measures, truth, width=1.96):
 
 @pytest.mark.statistical
 @pytest.mark.parametrize(("texts", "draws"), [(64, 1), (48, 4)])
-def test_intervals_hold_the_truth_as_often_as_they_say(texts, draws):
+def test_intervals_have_their_nominal_coverage(texts, draws):
     generator = torch.Generator().manual_seed(0)
     drawn = [corpus(texts, draws, generator) for _ in range(400)]
     knowing = [dd.Measure.ratio(nats, size, "", times) for nats, size, times in drawn]
@@ -52,7 +52,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(texts, draws):
 
 @pytest.mark.statistical
 @pytest.mark.parametrize(("text", "noise"), [(2.0, 0.2), (0.0, 2.0)])
-def test_what_the_draws_of_a_text_share_is_kept_apart_from_what_they_do_not(text, noise):
+def test_variance_between_texts_and_within_their_draws_is_separated(text, noise):
     """Of eight draws the noise is divided by eight, the texts' own are not."""
     generator = torch.Generator().manual_seed(1)
     measures = []
@@ -181,7 +181,7 @@ def test_neighbours_are_sought_within_blocks_of_rows_too():
     assert len(_blocks(several).unique()) == 3 and len(torch.stack([_blocks(several), several]).unique(dim=1)[0]) == 3
 
 
-def test_where_no_neighbour_tells_anything_draws_count_as_independent():
+def test_without_informative_neighbours_draws_count_as_independent():
     nats, size, times = torch.tensor([1.0, 2.0, 4.0], dtype=F64), torch.ones(3, dtype=F64), torch.rand(3, dtype=F64)
     blind = dd.Measure.ratio(nats, size, "nats")
     assert dd.Measure.ratio(nats, size, "nats", times, torch.arange(3)) == blind

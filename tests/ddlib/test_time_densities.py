@@ -152,7 +152,7 @@ def test_the_figures_of_the_theory():
 
 
 @pytest.mark.parametrize("wrong", [0.5, 2.0])
-def test_a_wrong_guess_of_what_is_paid_costs_little(wrong):
+def test_a_wrong_estimate_of_the_loss_costs_little(wrong):
     process, true = dd.presets.hdlm([0, 0, 1, 1]), [3.0, 3.5]
     guess = process.time_density(128, [wrong * true[0], true[1]])
     factor = variance(process, guess, 128, true) / variance(process, process.time_density(128, true), 128, true)
@@ -217,7 +217,7 @@ SLOW = [
 
 
 @pytest.mark.parametrize("process", SLOW, ids=lambda process: str(process)[:20])
-def test_what_is_left_at_the_last_time_is_counted(process):
+def test_the_residual_at_the_last_time_is_counted(process):
     """A third to all of the entropy is lost beyond the last float before 1, and the bound was none."""
     probs = torch.tensor([0.5, 0.3, 0.2], dtype=F64)
     x = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 2, 2]).repeat(2000)[:, None]

@@ -104,7 +104,7 @@ def test_antithetic_pairs_are_themselves_stratified(source):
         assert slices(times(32, "antithetic", source, seed)[0::2], 16).tolist() == [1] * 16
 
 
-def test_antithetic_partners_on_two_ranks_agree_without_talking():
+def test_antithetic_partners_on_two_ranks_agree_without_communication():
     whole = times(8, "antithetic", "keyed", start=40)
     alone = torch.cat([times(1, "antithetic", "keyed", start=40 + b) for b in range(8)])
     assert torch.equal(whole, alone)

@@ -247,7 +247,7 @@ class Contiguous(TensorDetail):
     ],
 )
 @pytest.mark.parametrize("inside", [lambda a: a, lambda a: a | None, lambda a: list[tuple[a, int]]])
-def test_what_cannot_be_checked_is_refused_when_the_function_is_defined(annotation, reason, inside):
+def test_uncheckable_annotations_are_refused_when_the_function_is_defined(annotation, reason, inside):
     def function(x, y): ...
 
     for name in ("y", "return"):

@@ -93,7 +93,7 @@ calls = pytest.mark.parametrize("call", [bound, sample, likelihood])
 
 @calls
 @pytest.mark.parametrize("make", ACTIVE.values(), ids=ACTIVE)
-def test_what_behaves_as_in_training_is_warned_of_once(call, make):
+def test_modules_in_train_mode_are_warned_of_once(call, make):
     net = make()
     with (
         torch.no_grad(),
@@ -106,7 +106,7 @@ def test_what_behaves_as_in_training_is_warned_of_once(call, make):
 
 @calls
 @pytest.mark.parametrize("make", IDLE.values(), ids=IDLE)
-def test_what_is_the_same_in_both_modes_is_not(call, make):
+def test_modules_with_equal_modes_are_not_warned_of(call, make):
     """Warnings are errors here; without a graph, which is another matter."""
     with torch.no_grad():
         call(make())
@@ -132,7 +132,7 @@ def test_a_split_network_and_one_along_a_pace_are_seen_too(call):
 
 
 @calls
-def test_random_numbers_of_what_is_no_module_are_its_own_matter(call):
+def test_random_numbers_outside_modules_are_not_checked(call):
     call(lambda z, t: torch.randn(*z.shape, 6))
 
 

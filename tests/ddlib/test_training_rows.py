@@ -216,7 +216,7 @@ def rows(process=None, order=None, **options):
     return dd.TrainingRows(process or dd.presets.mdlm(4), order or Confidence(), X, **options)
 
 
-test_what_has_no_order_is_refused = refuses(r"""
+test_data_without_an_order_are_refused = refuses(r"""
     rows(order=Ancestral()) | TypeError | order is Ancestral\(.*must be a sampler that chooses which position goes next
     rows(dd.presets.gidd(4, 0.3)) | TypeError | needs a process with levels, .*train on random noise
     rows(LATE) | ValueError | needs a process that starts at the mask alone

@@ -93,7 +93,7 @@ def test_kernels_compile_for_a_gpu(tmp_path):
         assert made == "True" and int(shared) <= 227 * 1024 and tensor_cores == str(name != "_slopes")
 
 
-def test_where_the_kernels_are_used(monkeypatch):
+def test_conditions_for_the_kernels(monkeypatch):
     monkeypatch.delenv("DDLIB_TRITON", raising=False)
     monkeypatch.setattr(gpu, "_installed", lambda: True)
     assert gpu.usable(torch.device("cuda", 1), torch.float32) and not gpu.usable(torch.device("cpu"), torch.float32)

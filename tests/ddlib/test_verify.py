@@ -209,7 +209,7 @@ def test_an_object_that_cannot_answer_is_refuted_by_what_it_raised():
         ["rate_matrix", "marginal", "weighted_divergence", "sample_jump_times", "sample", "prior"], "sample_jump_times"
     ),
 )
-def test_whatever_an_object_raises_verify_returns_a_report(method):
+def test_verify_returns_a_report_for_any_exception(method):
     def broken(self, *arguments, **options):
         raise KeyError(method)
 
@@ -261,7 +261,7 @@ test_only_objects_of_ddlib_and_known_levels_are_taken = refuses(r"""
 """)
 
 
-def test_a_sampler_that_serves_nobody_is_refused():
+def test_a_sampler_without_supported_processes_is_refused():
     class Picky(dd.samplers.Ancestral):
         def init(self, run):
             raise TypeError("not with you")
@@ -271,7 +271,7 @@ def test_a_sampler_that_serves_nobody_is_refused():
 
 
 @pytest.mark.slow
-def test_claims_that_do_not_apply_say_why():
+def test_skipped_claims_have_a_reason():
     report = dd.verify(GIDD(4, 0.3))
     (path,) = [c for c in report.checks if c.name == "path"]
     assert path.ok is None and "depend on the network" in path.note and report.ok
@@ -316,7 +316,7 @@ def test_a_claim_reports_its_worst_case_and_refuses_another_shape():
 
 
 @pytest.mark.slow
-def test_the_command_line_verifies_and_its_status_tells(capsys, monkeypatch, tmp_path):
+def test_the_exit_status_of_the_command_line_is_the_verdict(capsys, monkeypatch, tmp_path):
     (tmp_path / "two_of_mine.py").write_text(
         "import ddlib as dd\n"
         "process = dd.presets.mdlm(4)\n"

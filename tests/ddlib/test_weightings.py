@@ -59,7 +59,7 @@ SERVED = [(n, r) for n in NOISE for r in RULES if (r != "dynamic" or n == "gidd"
 
 @pytest.mark.parametrize(("noise", "rule"), SERVED)
 @pytest.mark.parametrize("parameterization", ["cavity", "posterior"])
-def test_the_fused_loss_asks_the_same_rule(noise, rule, parameterization):
+def test_the_fused_loss_uses_the_same_rule(noise, rule, parameterization):
     process, layer_of = NOISE[noise], batch(NOISE[noise])
     layer, noisy = layer_of
     given = dict(weighting=RULES[rule], parameterization=parameterization)
@@ -177,7 +177,7 @@ test_a_rule_that_gives_no_weights_is_named = refuses(r"""
 
 
 @pytest.mark.slow
-def test_a_rule_of_ones_own_is_verified_and_refuted():
+def test_a_custom_rule_is_verified_or_refuted():
     assert dd.verify(Odd(lambda w: w.sqrt())).ok
     report = dd.verify(Odd(lambda w: w + 1))
     assert not report.ok and "the weight where the bound has none" in str(report)

@@ -131,7 +131,7 @@ def test_rows_of_a_pack_have_the_attention_of_the_dense_mask(lengths, seed):
 
 
 @pytest.mark.parametrize("offsets", [[1, 3], [0], [0, 2, 2], [0, 3, 1], []])
-def test_refuses_what_are_no_offsets(offsets):
+def test_refuses_bad_offsets(offsets):
     with pytest.raises(ValueError, match="must begin at 0 and increase"):
         owners(torch.tensor(offsets, dtype=torch.int64))
 

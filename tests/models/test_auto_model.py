@@ -31,7 +31,7 @@ def test_auto_model_loads_what_was_saved_bit_for_bit(tmp_path, options, dtype):
     assert torch.equal(loaded(z, t), model(z, t))
 
 
-def test_what_auto_model_saves_is_the_same_folder(tmp_path):
+def test_auto_model_saves_the_same_folder(tmp_path):
     trained(**OPTIONS).save_pretrained(tmp_path / "ours")
     AutoModel.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
     for path in (tmp_path / "ours").iterdir():

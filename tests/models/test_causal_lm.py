@@ -90,7 +90,7 @@ def influence(model, z: torch.Tensor, **kwargs) -> torch.Tensor:
 
 @kinds
 @torch.no_grad()
-def test_who_sees_whom(folders, kind):
+def test_visible_positions(folders, kind):
     ones = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
     blocks = torch.block_diag(*[torch.ones(3, 3)] * 3)[:LENGTH, :LENGTH].bool()
     for how, expected in [

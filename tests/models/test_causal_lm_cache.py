@@ -119,7 +119,7 @@ def test_block_sampling_draws_the_same_words_with_and_without(folders, shift):
     assert torch.equal(*words) and words[0].max() < WORDS
 
 
-def test_adapters_are_read_with_what_they_learned(folders):
+def test_adapters_are_loaded_with_their_weights(folders):
     pytest.importorskip("peft")
     model, x, z = made(folders, lora=2), draw(4), draw(2, most=WORDS + 1)
     before = model.extend(z, zeros(z), model.prefill(x))

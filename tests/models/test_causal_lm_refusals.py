@@ -61,7 +61,7 @@ def test_bad_inputs_are_refused_by_name(folder, as_users_call):
             call()
 
 
-def test_what_is_no_causal_language_model_is_refused_by_name(tmp_path):
+def test_models_other_than_causal_language_models_are_refused_by_name(tmp_path):
     write(tmp_path / "bert", CONFIGS["bert"]())
     with pytest.raises(ValueError, match=r"architecture: 'bert' has an encoder, must be a causal .*masked_lm reads"):
         causal_lm(WORDS + 1, WORDS, str(tmp_path / "bert"))

@@ -125,7 +125,7 @@ ONLY = {
 
 @pytest.mark.parametrize("tree", ONLY.values(), ids=ONLY)
 @pytest.mark.parametrize("pad_to", [1, 8])
-def test_where_one_normalisation_is_enough_it_is_a_word_head(tree, pad_to):
+def test_with_one_normalisation_the_head_equals_a_token_head(tree, pad_to):
     torch.manual_seed(0)
     head, x = ChildHead(4, WORDS, tree), torch.randn(2, 3, 4)
     torch.nn.init.normal_(head.weight)

@@ -210,7 +210,7 @@ class Plain(Attention):
 
 
 @pytest.mark.usefixtures("as_users_call")
-def test_what_cannot_be_is_refused_by_name():
+def test_impossible_values_are_refused_by_name():
     x, z, t = text(6)
     with pytest.raises(ValueError, match="block_size=-1: must be at least 0"):
         trained(block_size=-1)

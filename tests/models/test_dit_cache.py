@@ -232,7 +232,7 @@ def test_trained_weights_have_no_old_cache(part):
 
 
 @pytest.mark.usefixtures("as_users_call")
-def test_what_is_no_cache_and_what_are_no_words_are_refused_by_name():
+def test_other_caches_and_tokens_are_refused_by_name():
     model, z, t = trained(block_size=2), draw(2, most=STATES), torch.rand(2)
     with pytest.raises(TypeError, match="cache is 'cache', must be a Cache from prefill, or None"):
         model.extend(z, t, "cache")

@@ -75,7 +75,7 @@ def test_bfloat16_tables_give_the_same_means():
     assert model(*inputs()).isfinite().all()
 
 
-def test_a_cluster_learns_what_its_words_do_not_say():
+def test_a_cluster_has_a_vector_beyond_those_of_its_tokens():
     """The gradient of a cluster's embedding reaches its own row whole, and each of its n words by 1/n."""
     model = trained(parents=PARENTS)
     model.embedding(torch.tensor([[WORDS + 1]])).sum().backward()

@@ -54,7 +54,7 @@ def test_a_row_behind_padding_has_the_logits_of_the_row_alone(folders, kind):
     assert torch.equal(denoiser.padded(left)(other, torch.rand(3))[seen], logits[seen])
 
 
-def test_a_bound_is_that_of_a_vocabulary_without_what_is_no_word(folders):
+def test_a_bound_is_that_of_the_vocabulary_without_undrawn_tokens(folders):
     """Ids that are no words could as well not be there."""
     process, denoiser, _, _ = hub.load(folders["bert"])
     drawn = torch.tensor([i for i in range(TOKENS) if i != MASK])
@@ -76,7 +76,7 @@ def test_a_bound_is_that_of_a_vocabulary_without_what_is_no_word(folders):
 @pytest.mark.usefixtures("checked_in_full")
 @settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from([1e-9, 1e-3, 0.4, 1 - 1e-3, 1 - 1e-9]), st.data())
-def test_what_is_no_word_could_as_well_not_be_there(seed, time, data):
+def test_undrawn_tokens_have_no_effect(seed, time, data):
     """The bound's integrand, and the probability of a text in the order of confidence, at float64."""
     size = data.draw(st.integers(3, 8))
     undrawn = data.draw(st.sets(st.integers(0, size - 1), max_size=size - 2))
@@ -117,7 +117,7 @@ KNOBS = [{}, dict(temperature=0.3, top_p=0.9), dict(temperature=0.0), dict(top_k
 
 @pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("name", slow_but(SAMPLERS, "ancestral", "confidence"))
-def test_no_sampler_draws_what_is_no_word(folders, name):
+def test_no_sampler_draws_an_undrawn_token(folders, name):
     special = hub.load(folders["bert"]).special
     process = dd.presets.mdlm(TOKENS)
     table = torch.randn(TOKENS + 1, TOKENS, generator=torch.Generator().manual_seed(0))

@@ -167,7 +167,7 @@ OPTIONS += [("scale_logits", True)]
 
 
 @pytest.mark.parametrize(("key", "value"), slow_but(OPTIONS, ("attention_layer_norm", True)))
-def test_what_llama_has_not_is_refused(tmp_path, key, value):
+def test_features_beyond_llama_are_refused(tmp_path, key, value):
     write_llada(tmp_path)
     with pytest.raises(
         PermissionError, match=rf"{key}={value!r}: must be .* modeling_llada.LLaDAModelLM, then say trust"
@@ -258,7 +258,7 @@ def test_a_copying_network_detects_the_shift(shift):
 
 
 @pytest.mark.parametrize("tree", slow_but([None, [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]]], None))
-def test_what_ddlib_wrote(tmp_path, tree):
+def test_folders_written_by_ddlib(tmp_path, tree):
     torch.manual_seed(0)
     model = scatter(DiT(num_states=12, vocab_size=11, dim=16, depth=2, heads=2, cond_dim=8, tree=tree))
     write_tokenizer(tmp_path / "tokens", None, 11)
@@ -269,7 +269,7 @@ def test_what_ddlib_wrote(tmp_path, tree):
     assert dd.sample(process, denoiser, (2, 5), steps=4, parameterization=denoiser.parameterization).shape == (2, 5)
 
 
-def test_what_ddlib_wrote_of_other_noise(tmp_path):
+def test_folders_of_ddlib_with_other_noise(tmp_path):
     DiT(num_states=14, vocab_size=11, dim=16, depth=1, heads=2).save_pretrained(tmp_path / "ours")
     with pytest.raises(ValueError, match=r"num_states=14, vocab_size=11: only a network of words and a mask tells its"):
         hub.load(tmp_path / "ours")

@@ -88,7 +88,7 @@ def test_code_of_a_repository_runs_only_when_it_is_trusted(theirs, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_what_llama_has_not_is_read_by_code_that_is_trusted(theirs, monkeypatch, tmp_path):
+def test_features_beyond_llama_are_read_by_trusted_code(theirs, monkeypatch, tmp_path):
     folder, _, _ = theirs
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "cache"))
     code = (folder / "their_code.py").read_text().replace('"theirs"', '"llada"')
@@ -99,7 +99,7 @@ def test_what_llama_has_not_is_read_by_code_that_is_trusted(theirs, monkeypatch,
     assert isinstance(hub.load(folder, trust=True).denoiser.network, hub.networks.Remote)
 
 
-def test_a_family_of_ones_own_is_an_entry_point(tmp_path, monkeypatch):
+def test_a_custom_family_is_an_entry_point(tmp_path, monkeypatch):
     save(tmp_path, llama())
     change(tmp_path, model_type="a2d-mine")
 
@@ -171,7 +171,7 @@ def test_half_precision_returns_float32(tmp_path):
     assert not bool((words == MASK).any())
 
 
-def test_what_ends_a_text(tmp_path):
+def test_endings_of_a_text(tmp_path):
     folder = save(tmp_path, llama(), eos_token="w9", pad_token="w8")
     (folder / "generation_config.json").write_text(json.dumps(dict(eos_token_id=[9, 7])))
     special = hub.load(folder).special

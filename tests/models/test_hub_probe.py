@@ -54,7 +54,7 @@ def test_networks_that_look_and_that_do_not():
     assert float(leave_one_out_probe(process, looking, x, t).cavity.mean()) > 0.01
 
 
-def test_of_masks_there_is_nothing_to_tell():
+def test_the_probe_refuses_masks_and_times_per_position():
     x, t = torch.zeros(2, 3, dtype=torch.int64), torch.full((2,), 0.5)
     with pytest.raises(ValueError, match=r"process has 1 states that every word may have become, must have two"):
         leave_one_out_probe(dd.presets.mdlm(V), lambda z, t: torch.zeros(*z.shape, V), x, t)

@@ -105,7 +105,7 @@ def test_fewer_rows_than_tokens(bert):
     refused(r"vocab_size=20 of config.json, and the tokenizer's ids run to 24 \(w20, w21, w22\): each must", bert)
 
 
-def test_what_a_family_has_not(bert):
+def test_options_that_a_family_lacks_are_refused(bert):
     refused(r"block_size=3: .*bert is a MaskedLM, which has blocks of 0", bert, block_size=3)
     refused(
         r"mask=4: must be None, .* whose tokenizer has no mask",

@@ -86,7 +86,7 @@ def test_a_tokenizer_that_transformers_makes_up_is_not_believed(tmp_path, kind):
     assert masked_lm(WORDS + 1, WORDS, str(tmp_path), mask_token=4).mask_id == 4
 
 
-def test_what_is_no_masked_language_model_is_refused_by_name(tmp_path):
+def test_models_other_than_masked_language_models_are_refused_by_name(tmp_path):
     GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=ROWS)).save_pretrained(tmp_path / "gpt2")
     with pytest.raises(ValueError, match="no masked language model of model_type 'gpt2'"):
         masked_lm(WORDS + 1, WORDS, str(tmp_path / "gpt2"), mask_token=4)

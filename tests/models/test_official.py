@@ -129,7 +129,7 @@ def test_bfloat16_stays_bfloat16(case):
     torch.testing.assert_close(logits(model, case).float(), logits(load(case), case), atol=0.1, rtol=0.01)
 
 
-def test_what_the_checkpoint_leaves_open_can_be_chosen():
+def test_options_that_the_checkpoint_leaves_open_can_be_chosen():
     model = load(TRAINING, pad_to=64, dropout=0.5)
     assert len(model.embedding.weight) == len(model.head.weight) == 128
     assert not model.training

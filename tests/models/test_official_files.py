@@ -59,7 +59,7 @@ def noise(case: Case) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", [name for name, case in REDUCED.items() if case.rows == 128])
-def test_training_folders_tell_their_vocabulary(tmp_path, name):
+def test_training_folders_have_their_vocabulary(tmp_path, name):
     case = REDUCED[name]
     torch.save(state(case), tmp_path / "model.pt")
     torch.save(noise(case), tmp_path / "noise_schedule.pt")

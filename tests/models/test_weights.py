@@ -59,7 +59,7 @@ def test_a_weight_of_another_name_is_refused(folder):
     refused(folder, r"the weights do not fit \w+: the network has no foo\.bar$")
 
 
-def test_what_a_pretraining_has_beside_is_no_fault(bert):
+def test_additional_weights_of_a_pretraining_are_accepted(bert):
     """As BERT's own checkpoints are: a pooler, a head for the next sentence, positions that were once saved."""
     z, t = torch.arange(7)[None], torch.zeros(1)
     expected = masked_lm(WORDS + 1, WORDS, str(bert))(z, t)

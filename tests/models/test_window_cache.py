@@ -164,7 +164,7 @@ def test_gradients_of_a_window_reach_its_layers(folders):
 
 
 @pytest.mark.parametrize("name", ["dit", "llama"])
-def test_what_is_no_window_or_another_s_cache_is_refused_by_name(folders, name):
+def test_bad_windows_and_foreign_caches_are_refused_by_name(folders, name):
     model, z = (trained().double(), draw(STATES)) if name == "dit" else (llama(folders), draw(WORDS + 1))
     t = times(z)
     cache = model.prefill_around(z, t, 4, 7)

@@ -30,7 +30,7 @@ def test_the_citation_has_what_its_format_demands():
     assert all(paper[key] for key in ("type", "title", "authors", "year"))
 
 
-def test_whatever_users_install_has_a_lower_bound():
+def test_every_dependency_has_a_lower_bound():
     extras = PROJECT["optional-dependencies"]
     wanted = PROJECT["dependencies"] + [one for name in extras.keys() - TOOLS for one in extras[name]]
     without = [one for one in wanted if not re.search(r"(>=|==)\s*\d", one)]

@@ -25,7 +25,7 @@ def test_recipes_are_copied_unchanged_and_their_path_is_printed(tmp_path, capsys
 
 
 @pytest.mark.parametrize("there", ["folder", "file"])
-def test_what_is_there_is_not_overwritten(there, tmp_path, capsys):
+def test_existing_files_are_not_overwritten(there, tmp_path, capsys):
     taken = tmp_path / "recipes"
     taken.mkdir() if there == "folder" else taken.write_text("mine")
     with pytest.raises(SystemExit) as end:

@@ -114,7 +114,7 @@ def test_clusters_are_those_of_its_own_embeddings_and_begin_at_their_means(llama
 
 
 @pytest.mark.slow
-def test_adapters_train_resume_and_are_merged_in_what_is_published(llama):
+def test_adapters_train_resume_and_are_merged_on_publishing(llama):
     run("mdlm", "--steps", "8", "--model.lora", "2", "--hardware.bf16")
     whole, published = curve(Path("run")), Path("run/weights/model.safetensors").read_bytes()
     shutil.rmtree("run/checkpoints/step_00000008")
@@ -228,7 +228,7 @@ def refused(message: str, *words: str) -> None:
         adapt.main(["mdlm", "--text", "texts", *SMALL, *words])
 
 
-def test_what_cannot_be_adapted_is_refused_before_any_text_is_prepared(llama, monkeypatch):
+def test_models_that_cannot_be_adapted_are_refused_before_any_text_is_prepared(llama, monkeypatch):
     shutil.copytree(llama, "many")
     write_tokenizer(Path("many"), *(f"<{number}>" for number in range(7)))
     refused("--from many: its tokenizer has 278 tokens, its table 277 rows; must be at most as many", "--from", "many")
@@ -241,7 +241,7 @@ def test_what_cannot_be_adapted_is_refused_before_any_text_is_prepared(llama, mo
 
 
 @pytest.mark.slow
-def test_what_is_no_causal_model_or_too_little_text_is_refused_by_name(llama):
+def test_other_models_and_too_little_text_are_refused_by_name(llama):
     BertForMaskedLM(BertConfig(vocab_size=280, **SIZE)).save_pretrained("bert")
     write_tokenizer(Path("bert"))
     Path("empty").mkdir()

@@ -153,7 +153,7 @@ def test_it_is_measured_sampled_and_drawn(case):
 
 
 @pytest.mark.slow
-def test_weights_alone_are_a_strangers_until_their_modules_are_trusted(case, tmp_path):
+def test_weights_alone_are_untrusted_until_their_modules_are_trusted(case, tmp_path):
     place, _, modules = case
     copied = tmp_path / "published"
     (place.folder / "runs" / "whole" / "weights").rename(copied)

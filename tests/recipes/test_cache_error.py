@@ -65,7 +65,7 @@ def test_its_nats_are_those_of_the_likelihood(published, options):
     torch.testing.assert_close(subject.nats("dual:refresh=1"), exact, atol=1e-3, rtol=1e-6)
 
 
-def test_what_does_not_fit_is_refused_before_any_work(published, options, tmp_path, monkeypatch):
+def test_mismatches_are_refused_before_any_work(published, options, tmp_path, monkeypatch):
     monkeypatch.setattr(command.Subject, "nats", None)
 
     def run(given):

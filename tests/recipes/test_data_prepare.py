@@ -187,7 +187,7 @@ def test_a_killed_prepare_leaves_nothing_that_looks_whole(tmp_path):
     assert not left.exists()
 
 
-def test_what_is_not_there_or_not_whole_is_refused(tmp_path):
+def test_missing_and_incomplete_files_are_refused(tmp_path):
     folder = tmp_path / "out"
     with pytest.raises(FileNotFoundError, match=r"out is not there: run python -m recipes.prepare"):
         open_prepared(folder)
@@ -361,7 +361,7 @@ def test_corpora_of_the_hub(tmp_path, monkeypatch, wanted, make, requested, firs
     assert prepared.tokenizer.decode(prepared.train[0].tolist(), skip_special_tokens=False) == first
 
 
-def test_what_the_papers_train_on():
+def test_the_corpora_of_the_papers():
     owt, billion = openwebtext(), lm1b()
     assert (owt.train.split, owt.validation.split) == ("train[:-100000]", "train[-100000:]")
     assert (owt.train.path, owt.tokenizer) == ("Skylion007/openwebtext", "gpt2")

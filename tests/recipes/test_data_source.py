@@ -51,7 +51,7 @@ def test_folders_and_patterns_are_read_in_order(tmp_path):
     assert load_documents(Source(path="texts/**/*.txt"))["text"][:] == ["a", "b", "c"]
 
 
-def test_what_a_document_of_a_text_file_is():
+def test_documents_of_a_text_file():
     with open("a.txt", "w", encoding="utf-8") as file:
         file.write("a\nb\n\nc\n")
     counts = {by: len(load_documents(Source(path="a.txt", sample_by=by))) for by in ("line", "paragraph", "document")}

@@ -74,7 +74,7 @@ def symbols(folder: Path, **values):
     return prepare_ids(sequences[:30], sequences[30:], 4, folder, **values)
 
 
-def test_what_cannot_be_cut_is_refused_by_name(data, tmp_path, tmp_path_factory):
+def test_data_that_cannot_be_wrapped_are_refused_by_name(data, tmp_path, tmp_path_factory):
     with pytest.raises(ValueError, match=r"data\.wrap: not with data\.packed"):
         Data(folder=tmp_path, packed=True, wrap=True)
     with pytest.raises(ValueError, match=r"data\.length=2: must be at least 3 with data\.wrap"):

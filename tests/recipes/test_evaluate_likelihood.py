@@ -93,7 +93,7 @@ def blocked(tmp_path_factory):
     return publish_tiny(tmp_path_factory.mktemp("blocks"), pace="blocks:size=4")
 
 
-def test_a_network_of_blocks_reads_block_by_block_and_keeps_what_it_worked_out(blocked, monkeypatch):
+def test_a_network_of_blocks_is_evaluated_by_blocks_with_a_cache(blocked, monkeypatch):
     saved, data, pace = open_saved(blocked.run), blocked.data, dd.paces.Blocks(4)
     order = reader(saved, "left_to_right", 24, 2, pace)
     likely = exact(saved, data, order, None, 3, 3, ALONE, 24, 2, pace)
@@ -147,7 +147,7 @@ def test_a_network_of_packed_rows_sees_no_padding(packed):
     assert not any(bool((z == packed.data.pad_id).any()) for z in seen)
 
 
-def test_the_command_tells_it(published, tmp_path, capsys):
+def test_the_command_prints_the_likelihood(published, tmp_path, capsys):
     place = tmp_path / "result.json"
     flags = ["--scorer", "none", "--replicates", "1", "--sequences", "5", "--likelihood", ENTROPY]
     main([str(published.run), *flags, "--likelihood-steps", "6", "--out", str(place)])
@@ -157,7 +157,7 @@ def test_the_command_tells_it(published, tmp_path, capsys):
     assert "likelihood: exact, over 5 texts" in shown and "6 network calls per batch, padding: given" in shown
 
 
-def test_the_command_tells_what_a_group_and_an_order_cost(published, tmp_path, capsys):
+def test_the_command_prints_the_cost_of_groups_and_orders(published, tmp_path, capsys):
     place = tmp_path / "result.json"
     flags = ["--scorer", "none", "--replicates", "1", "--sequences", "4", "--likelihood", "in_order:lanes:4"]
     main([str(published.run), *flags, "--likelihood-group", "4", "--out", str(place)])
@@ -192,7 +192,7 @@ def test_bad_options_are_refused_before_the_run_is_opened(published, changed, me
         options(published, **changed) if "likelihood" not in changed else replace(options(published), **changed)
 
 
-def test_what_has_no_likelihood_is_refused_before_anything_is_measured(published, tmp_path, monkeypatch):
+def test_models_without_a_likelihood_are_refused_before_anything_is_measured(published, tmp_path, monkeypatch):
     monkeypatch.setattr("recipes.evaluate.validate", lambda *a, **k: 1 / 0)
     for name, message in (
         ("ancestral", r"likelihood='ancestral': order is Ancestral\(.*ddlib.bound"),

@@ -265,7 +265,7 @@ def test_a_word_without_levels_has_the_chance_of_the_word(name):
     assert number >= 3 * LENGTH
 
 
-def test_what_is_taken_back_is_marked_and_drawn_anew():
+def test_remasked_tokens_are_marked_and_drawn_anew():
     _, texts = filmed(PROCESSES["three levels"], Remask(0.5))
     marks = [event.mark for text in texts for frame in text.frames for event in frame.events]
     assert marks.count(Mark.UP) > 3 and marks.count(Mark.DOWN) > marks.count(Mark.UP)
@@ -282,7 +282,7 @@ def test_temperature_has_no_part_in_a_chance():
     assert all(event.others[0][0] == event.state and 0 < event.chance < 1 for event in events)
 
 
-def test_what_finishes_a_text_early_is_seen_too():
+def test_early_endings_are_recorded_too():
     """Endings ask the network on their own, stop the steps, and change words at the end."""
     process, network = PROCESSES["three levels"], Table(PROCESSES["three levels"])
     network.table.zero_()  # so that it does not change its mind

@@ -163,7 +163,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(tmp_pa
             main(["runs/nothere", "--html", str(where)])
 
 
-def test_what_the_page_is_made_of_lies_beside_the_code():
+def test_the_files_of_the_page_lie_beside_the_code():
     """A wheel takes every file of the package; a source that .gitignore names would be missing in it."""
     room = Path(__file__).parents[2] / "recipes" / "visualization"
     assert {path.suffix for path in room.glob("page.*")} == {".py", ".html", ".css", ".js"}

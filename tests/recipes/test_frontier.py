@@ -94,7 +94,7 @@ def test_other_weights_are_measured_again(options, published, tmp_path, monkeypa
     assert result["protocol"]["checkpoint_sha256"] == "trained on" and len(result["cells"]) == 2
 
 
-def test_what_does_not_fit_is_refused_before_any_work(options, published, tmp_path, monkeypatch):
+def test_mismatches_are_refused_before_any_work(options, published, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "measured", None)
     with pytest.raises(ValueError, match="nonsense"):
         replace(options, samplers=("ancestral", "nonsense"))

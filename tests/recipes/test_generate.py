@@ -185,7 +185,7 @@ def test_greedy_sampling_and_precision_are_honoured(run):
         ({"stop_entropy": -0.1}, "stop_entropy=-0.1: must be at least 0"),
     ],
 )
-def test_what_cannot_be_sampled_is_refused_at_once(values, message):
+def test_bad_sampling_options_are_refused_at_once(values, message):
     with pytest.raises(ValueError, match=message):
         Sampling(**values)
 
@@ -196,7 +196,7 @@ def test_a_prompt_longer_than_the_sequence_is_refused(run):
 
 
 @pytest.mark.parametrize("gap", ["<mask>", "[mask]", "<MASK>", "[Mask:3]", "[MASK: 3]", "{mask}"])
-def test_what_looks_like_a_gap_hints_at_one(gap):
+def test_a_prompt_that_looks_like_a_gap_gives_a_hint(gap):
     with pytest.raises(ValueError, match=r"prompt: .* would be read as text; did you mean \[MASK\], or") as caught:
         Options(run="r", prompt=f"We {gap} act [MASK].")
     assert gap in str(caught.value)

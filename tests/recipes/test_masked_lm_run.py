@@ -77,7 +77,7 @@ def test_it_trains_resumes_and_loads_without_the_folder_that_it_came_from(bert):
     assert tokens.shape == (2, 12) and tokens.max() < 274
 
 
-def test_what_it_cannot_is_refused_by_name(bert):
+def test_options_that_the_model_lacks_are_refused_by_name(bert):
     for flags, message in (
         (["--data.packed"], r"data.packed=True: not with MaskedLM, which has no pack"),
         (["--start", "text"], r"start='text': not with MaskedLM, which has no start_at"),

@@ -121,7 +121,7 @@ def test_the_table_of_a_command(tmp_path, monkeypatch, capsys):
     assert float(lines[-2].split()[-3]) > float(lines[-2].split()[-2]) > 0
 
 
-def test_what_cannot_be_estimated(tmp_path):
+def test_unestimable_runs_are_refused(tmp_path):
     run = given(tmp_path, "masks")
     with pytest.raises(ValueError, match="estimate=0: must be at least 1"):
         estimate(run, 0)

@@ -296,7 +296,7 @@ def test_the_bound_is_that_of_each_text_alone_its_beginning_given(folders, data)
 
 
 @pytest.mark.slow
-def test_what_a_network_reads_apart_stands_before_its_canvas(folders, data, tmp_path):
+def test_the_prompt_of_an_encoder_precedes_its_canvas(folders, data, tmp_path):
     """DiffusionGemma: uniform noise, and an encoder for what is given."""
     folder, out = folders["gemma"], tmp_path / "out.jsonl"
     options = dict(run=folder, samples=2, new=6, sampling=Sampling(steps=3))
@@ -368,7 +368,7 @@ def test_an_evaluation_by_blocks_with_likelihood_and_samples(folders, data):
 
 
 @pytest.mark.slow
-def test_text_of_other_words_and_text_that_nobody_names_are_refused(folders, data, tmp_path):
+def test_text_of_other_tokens_and_unnamed_text_are_refused(folders, data, tmp_path):
     with pytest.raises(ValueError, match=r"data: nothing says what text .* --data FOLDER; python -m recipes\.prepare"):
         evaluate(EvaluateOptions(model=folders["bert"], scorer="none"), ALONE)
     other = publish_tiny(tmp_path).data.folder

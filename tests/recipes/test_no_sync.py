@@ -111,7 +111,7 @@ def test_a_training_step_waits_only_in_known_places(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", slow_but(EXPECTED, "gidd"))
-def test_nor_does_the_consistency_loss_wait(kind, monkeypatch):
+def test_the_consistency_loss_does_not_wait(kind, monkeypatch):
     monkeypatch.setenv("DDLIB_TRITON", "0")
     trained = run(TINY_PROFILE._replace(kind=kind))
     loss = replace(trained.recipe.loss, consistency=0.5)

@@ -160,7 +160,7 @@ def test_the_network_of_a_pace_has_its_blocks_unless_it_sets_others(tmp_path):
         (dict(pace="blocks:4", loss=Loss(levels="balanced")), r"not with loss.levels='balanced'.* 'independent'$"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together_is_refused(changes, message, tmp_path):
+def test_conflicting_options_are_refused(changes, message, tmp_path):
     with pytest.raises(ValueError, match=message):  # before the text is looked for
         Run.prepare(recipe(tmp_path / "none", tmp_path, **changes), ALONE)
 
@@ -183,7 +183,7 @@ class OneTime(torch.nn.Module):
 
 
 @pytest.mark.slow
-def test_a_network_or_speeds_that_know_one_time_are_refused(tmp_path):
+def test_networks_and_speeds_without_times_per_position_are_refused(tmp_path):
     data = text(tmp_path / "data")
     speeds = dict(process=dict(kind="hdlm", clusters=6, learn_speeds=True))
     network = dict(model=dict(kind=f"{__name__}:OneTime"))

@@ -72,7 +72,7 @@ def test_positions_are_in_row_major_order_and_channels_last():
         (np.zeros((1, 0), int), (0, 3), r"shape=\(0, 3\)"),
     ],
 )
-def test_what_is_no_picture_is_named(ids, shape, fault):
+def test_the_error_names_a_file_that_is_no_picture(ids, shape, fault):
     with pytest.raises(ValueError, match=fault):
         pixels(ids, shape, palette(VALUES))
 
@@ -143,7 +143,7 @@ def test_a_film_of_many_colours_as_a_gif(tmp_path):
         ([np.zeros((1, 6), int)], {"seconds": -1}, "seconds=-1, pause=2.0: must be 0 or more"),
     ],
 )
-def test_what_is_no_film_is_named(tmp_path, states, options, fault):
+def test_the_error_names_a_file_that_is_no_film(tmp_path, states, options, fault):
     with pytest.raises(ValueError, match=fault):
         film(states, (2, 3), VALUES, **{"path": tmp_path / "film.png", **options})
 

@@ -41,7 +41,7 @@ def write_run(folder: Path, shift: float = 0.0, bounds: bool = True) -> Path:
     return folder
 
 
-def test_what_is_collected(tmp_path):
+def test_collected_curves(tmp_path):
     one, other = plot.collect([write_run(tmp_path / "one"), write_run(tmp_path / "other", 0.5, bounds=False)])
     assert (one.name, other.name, one.tokens) == ("one", "other", 64)
     assert one.loss.step.tolist() == list(STEPS)
@@ -66,7 +66,7 @@ def test_names_are_as_short_as_possible_and_distinct():
 
 
 @pytest.mark.parametrize(("x", "places"), [("step", [20, 50]), ("tokens", [1280, 3200]), ("hours", [1 / 360, 1 / 144])])
-def test_where_steps_stand(tmp_path, x, places):
+def test_steps_on_each_axis(tmp_path, x, places):
     (run,) = plot.collect([write_run(tmp_path / "run")])
     assert plot.PLACES[x][1](run, np.array([20.0, 50.0])) == pytest.approx(places)
 
@@ -175,7 +175,7 @@ def test_a_run_without_levels_or_bounds(tmp_path):
         ('{"step"\n{"step": 1, "kind": "weights"}\n', "line 1: not a JSON object"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(tmp_path, capsys, content, message):
+def test_files_that_cannot_be_plotted_are_refused(tmp_path, capsys, content, message):
     out = tmp_path / "out.png"
     if content is not None:
         (tmp_path / METRICS).write_text(content)

@@ -209,7 +209,7 @@ def refused(pictures):
 
 
 @pytest.mark.parametrize("name", refused(Tokenizer.from_str(text_tokenizer().to_str())))
-def test_what_could_not_be_opened_again_is_refused_by_name_before_anything_is_written(name, tmp_path, pictures):
+def test_networks_that_cannot_be_reopened_are_refused_before_anything_is_written(name, tmp_path, pictures):
     network, process, data, options, error, message = refused(pictures)[name]
     with pytest.raises(error, match=message):
         publish(tmp_path / "mine", network, process, data, **options)

@@ -371,7 +371,7 @@ EARLY = [
 
 
 @pytest.mark.parametrize(("flags", "message"), EARLY)
-def test_what_a_part_refuses_is_an_error_before_the_first_step(here, monkeypatch, flags, message):
+def test_errors_of_parts_are_raised_before_the_first_step(here, monkeypatch, flags, message):
     monkeypatch.chdir(here)
     with pytest.raises(SystemExit) as caught:
         owt.main(["hdlm", "--smoke", "--output.folder", "runs/refused", *flags])
@@ -381,14 +381,14 @@ def test_what_a_part_refuses_is_an_error_before_the_first_step(here, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["owt-mdlm", "owt-gidd", "owt-hdlm", "owt-hdlm-levels"])
-def test_files_of_before_parts_were_values_are_the_recipes_of_today(name):
+def test_files_of_an_earlier_format_give_the_same_recipes(name):
     today = owt.recipes()[name.removeprefix("owt-")][1]
     if name == "owt-gidd":  # it was clipped before it had the weights of its paper
         today = replace(today, loss=replace(today.loss, weighting="clip:2"))
     assert differences(read_recipe(OLD / f"{name}.yaml"), today) == []
 
 
-def test_weights_of_before_parts_were_values_say_the_same():
+def test_weights_of_an_earlier_format_give_the_same_logits():
     saved, stored = open_saved(OLD / "weights"), json.loads((OLD / "logits.json").read_text())
     assert saved.recipe.model["parents"] == "run" and saved.recipe.start == "text"
     assert repr(saved.process) == "Hierarchical(Tree(levels=(302, 6, 1), parents=88727c, xi=(0.9,)), Linear())"
@@ -449,7 +449,7 @@ def test_a_file_names_the_packages_of_its_parts(tmp_path):
         read_recipe(path)
 
 
-def test_what_is_not_installed_is_named_also_without_a_version(tmp_path):
+def test_the_error_names_missing_packages_also_without_a_version(tmp_path):
     values = yaml.safe_load(recipe_yaml(owt.small())) | {"process": {"kind": "their_noise:make"}}
     values["plugins"] = {"their_noise:make": {"package": "their_noise", "version": None}}
     (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(values))

@@ -88,7 +88,7 @@ def test_entropy_of_one_sample():
     assert math.isnan(unigram_entropy([]))
 
 
-def test_the_revision_tells_weights_apart(folder, tmp_path):
+def test_the_revision_distinguishes_weights(folder, tmp_path):
     scorer = load_scorer(str(folder))
     scorer.tokenizer.save_pretrained(tmp_path)
     with torch.no_grad():

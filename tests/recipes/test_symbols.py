@@ -131,7 +131,7 @@ def test_a_tokenizer_rule_from_outside():
     assert source.load().symbols == ("ab", "cd") and lists(source.load()) == [[0, 1], [1, 0]]
 
 
-def test_fasta_counts_what_it_does_not_know():
+def test_fasta_counts_unknown_letters():
     Path("some.fasta").write_text(">one [kind=a]\nACDEF\nGH\n>two [kind=b]\nWYX\n")
     found = Fasta("some.fasta", unknown=0.1, labels=r"kind=(\w)").load()
     assert ["".join(found.symbols[i] for i in row) for row in lists(found)] == ["ACDEFGH", "WYX"]

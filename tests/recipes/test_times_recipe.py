@@ -40,7 +40,7 @@ def test_a_density_that_does_not_exist_is_refused_before_anything_runs(kind, mes
             make()
 
 
-def test_what_a_kind_stands_for():
+def test_kinds_of_time_densities():
     process = dd.presets.mdlm(8)
     assert time_density("uniform", process, 16) is None
     assert repr(time_density("bell:mean=-1,spread=2", process, 16)) == "Bell(mean=-1.0, spread=2.0)"

@@ -101,7 +101,7 @@ def test_of_a_model_in_shards_only_the_one_with_the_table_is_brought(hub):
     )
 
 
-def test_what_is_nowhere_is_refused(hub, tmp_path):
+def test_missing_paths_are_refused(hub, tmp_path):
     with pytest.raises(ValueError, match=r"'org/nam' is no file or folder here, and the hub says: org/nam not found"):
         vectors.model_vectors("org/nam")
     with pytest.raises(FileNotFoundError, match=r"org/name has no model\.safetensors"):

@@ -220,7 +220,7 @@ def test_the_bound_and_its_terms(tmp_path, capsys):
         ),
     ],
 )
-def test_what_the_loss_is_stands_beside_it(tmp_path, capsys, loss, label):
+def test_the_printed_loss_has_its_description(tmp_path, capsys, loss, label):
     changed = replace(recipe(tmp_path), model=dict(kind="dit", dim=8, depth=1, heads=1), loss=loss)
     with Watch(changed, True, 0) as watch:
         tell(watch, [1])
@@ -274,7 +274,7 @@ def test_a_short_way_is_shown_state_by_state(tmp_path):
     assert text.endswith("\nt = 1.000: _\nt = 0.000: word\n")
 
 
-def test_other_processes_do_nothing(tmp_path, capsys, monkeypatch):
+def test_other_ranks_write_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with Watch(recipe(tmp_path, tensorboard=True, wandb="words"), False, 0) as watch:
         watch.say("nothing")
@@ -312,7 +312,7 @@ def test_tensorboard_holds_it_all(tmp_path):
     assert " ".join("".join(line + " " for line in lines).split()).startswith("sample 1 a _b_ a _b_")
 
 
-def test_tensorboard_hides_what_is_done_again(tmp_path):
+def test_tensorboard_hides_repeated_steps(tmp_path):
     with Watch(recipe(tmp_path, tensorboard=True), True, 0) as watch:
         tell(watch, range(1, 7))
     with Watch(recipe(tmp_path, tensorboard=True), True, 3) as watch:
@@ -364,7 +364,7 @@ def test_wandb_receives_every_record(tmp_path, wandb):
     assert end == ("finish", 0)
 
 
-def test_wandb_goes_on_with_the_same_run_and_hears_of_a_failure(tmp_path, wandb):
+def test_wandb_continues_the_same_run_and_records_a_failure(tmp_path, wandb):
     with Watch(recipe(tmp_path, wandb="words"), True, 0) as watch:
         watch.close()
     with pytest.raises(KeyError), Watch(recipe(tmp_path, wandb="words"), True, 2):

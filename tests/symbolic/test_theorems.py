@@ -113,7 +113,7 @@ def test_the_lemma_and_the_generic_bound_agree_for_every_chain(arbitrary):
         assert vanishes(difference)
 
 
-def test_what_the_lemma_adds_has_no_mean_at_any_time(arbitrary):
+def test_the_additional_term_of_the_lemma_has_mean_zero_at_any_time(arbitrary):
     mean = sum(arbitrary.marginals[0, z] * slope(arbitrary, 0, z) for z in range(3))
     assert vanishes(mean)
     assert not vanishes(slope(arbitrary, 0, 0))
