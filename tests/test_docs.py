@@ -32,7 +32,7 @@ class Understood(BaseException):
 
 
 def commands(page):
-    """What follows `python -m` in the blocks of a page that do not run, without comments."""
+    """Commands after `python -m` in the blocks of a page that do not run, without comments."""
     text = re.sub(r"^% runs\n+```bash\n.*?^```", "", page.read_text(), flags=re.S | re.M)
     for block in re.findall(r"^ *```(?:bash|sh)\n(.*?)^ *```", text, re.S | re.M):
         for line in block.replace("\\\n", " ").splitlines():

@@ -25,7 +25,7 @@ def modules():
 
 
 def written(text):
-    """What commands and defaults may write to: the first part of every path, and more than that."""
+    """Folders that commands and defaults may write to: the first part of every path, and more."""
     return {*PATH.findall(text), *OPTION.findall(text)}
 
 

@@ -248,7 +248,7 @@ def test_a_family_that_the_network_rules_out_gives_no_nan():
         assert value.isfinite().all() and logits.grad.isfinite().all()
 
 
-def test_a_process_keeps_its_precision_wherever_it_is_moved():
+def test_a_process_keeps_its_precision_when_it_is_moved():
     original = FIXED["two levels"]
     moved = copy.deepcopy(original).to(torch.bfloat16)
     assert torch.equal(moved.transition(0.2, 0.6), original.transition(0.2, 0.6))

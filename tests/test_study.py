@@ -96,7 +96,7 @@ PAGES |= {"first_results": results_page.PAGE, "loops": loops.PAGE}
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_shows_what_is_stored(name):
+def test_a_page_shows_the_stored_results(name):
     stored = ROOT / "benchmarks" / "results" / f"{name}.json"
     page = (ROOT / "docs" / f"{PAGES[name].name}.md").read_text()
     if not stored.exists():  # its runs are not finished
@@ -151,7 +151,7 @@ def test_results_of_a_search_are_not_trained_again(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("way", signal.WAYS)
 def test_every_way_has_the_mean_of_the_bound(way):
-    """Of a network that loses two nats at a mask: two nats per token."""
+    """For a network that loses two nats at a mask: two nats per token."""
     process, x = dd.presets.mdlm(5), torch.zeros(4096, LENGTH, dtype=torch.int64)
     batch = Batch(x=x, mask=torch.ones_like(x, dtype=torch.bool), index=torch.arange(len(x)))
     z, t, weight = signal.noised(process, batch, signal.WAYS[way], 0.2)

@@ -6,7 +6,7 @@ F64 = torch.float64
 
 
 class Kept:
-    """What ``ByBlocks`` keeps of words: the sum over their blocks."""
+    """Cache of ``ByBlocks``: the sums over the blocks of tokens."""
 
     def __init__(self, words, total):
         self.words, self.total = words, total

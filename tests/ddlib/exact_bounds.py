@@ -12,7 +12,7 @@ PAIR = PAIR / PAIR.sum()
 
 
 def costs(process, probs, network):
-    """What each position costs on average where the positions are in given levels, (levels,) * L + (L,).
+    """Mean cost of each position where the positions are in given levels, (levels,) * L + (L,).
 
     The divergence of a position depends neither on the time nor on the speeds: these numbers are computed once.
     """
@@ -50,7 +50,7 @@ def exact(process, found, points=90):
 
 
 def entropy(probs):
-    """Of a text, in nats per token."""
+    """Entropy of a sequence, in nats per token."""
     return float(-torch.xlogy(probs, probs).sum()) / probs.ndim
 
 

@@ -163,7 +163,7 @@ def generate(process, denoiser, sampler=None, shape=(4, 5), seed=0, steps=7, **o
 
 
 def row_by_row(process, denoiser, sampler=None, shape=(4, 5), steps=7):
-    """The same rows, each sampled in a batch of its own."""
+    """The same rows, each sampled in a separate batch."""
     rows = (dd.KeyedGenerator(0, 0, torch.tensor([row])) for row in range(shape[0]))
     return torch.cat([dd.sample(process, denoiser, (1, shape[1]), sampler, steps, generator=one) for one in rows])
 

@@ -105,7 +105,7 @@ def test_drawn_hierarchies(hierarchy, seed, chunk, dim):
 
 @pytest.mark.slow
 def test_half_precision():
-    """Of float16: the interpreter cannot multiply bfloat16, see test_triton_gpu.py."""
+    """Float16, since the interpreter cannot multiply bfloat16; see test_triton_gpu.py."""
     process, tree = MANY["wide"]
     layer, noisy = batch(process, tree, dtype=torch.float16)
     agrees(process, tree, layer, noisy, 5e-3, weighting=dd.weightings.Clip(5.0))

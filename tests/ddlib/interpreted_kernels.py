@@ -145,7 +145,7 @@ def test_nan_is_not_lost(kernel, monkeypatch):
 
 
 def test_evaluation_in_half_precision():
-    """Of float16: the interpreter cannot multiply bfloat16, see test_triton_gpu.py."""
+    """Float16, since the interpreter cannot multiply bfloat16; see test_triton_gpu.py."""
     process = MANY["four-levels"]
     layer, noisy = batch(process, dtype=torch.float16)
     with torch.no_grad():
@@ -270,7 +270,7 @@ def test_states_share_a_product_until_it_has_too_many_logits_without_effect(monk
 
 @pytest.mark.parametrize("name", ["masked", "clusters", "four-levels"])
 def test_the_host_waits_for_nothing_but_the_segments(name):
-    """Tensors without values: whoever asks for one fails."""
+    """Tensors without values: reading one fails."""
     x = torch.empty(6, dtype=torch.int64, device="meta")
     rows = Rows(x, x, torch.empty(6, dtype=F64, device="meta"))
     moved = copy.deepcopy(MANY[name]).to("meta")

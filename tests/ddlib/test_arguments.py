@@ -1,4 +1,4 @@
-"""What identifies a part: its arguments as plain values, which make it again, and which a state dict is held to."""
+"""Identity of a part: its arguments as plain values, which rebuild it and are compared with a state dict."""
 
 import copy
 import inspect
@@ -301,7 +301,7 @@ OLD = load_file(Path(__file__).parent / "old_states.safetensors")
 
 
 def before(name):
-    """What a state dict of ddlib 0.1.0 has of a process."""
+    """State dict of a process as ddlib 0.1.0 wrote it."""
     return {key.partition("/")[2]: value.clone() for key, value in OLD.items() if key.startswith(f"{name}/")}
 
 
@@ -323,7 +323,7 @@ NOW = {
 
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("name", NOW)
-def test_state_of_0_1_0_loads_and_warns_of_what_was_not_compared(name, strict):
+def test_state_of_0_1_0_loads_and_warns_of_values_that_are_not_compared(name, strict):
     net = Net(NOW[name]())
     state = net.linear.state_dict(prefix="linear.") | before(name)
     with warnings.catch_warnings(record=True) as caught:

@@ -72,7 +72,7 @@ TODAY = [Ancestral(), Psi(0.5)]
 @pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("name", PROCESSES)
 @pytest.mark.parametrize("sampler", slow_but(TODAY, TODAY[1]), ids=str)
-def test_one_block_and_together_are_today_s_words(name, sampler):
+def test_one_block_and_together_draw_the_tokens_without_a_pace(name, sampler):
     process = PROCESSES[name]
     denoiser = tells_times(exact_cavity(process, joint(3, 2)))
     for make in (lambda: noise(4), lambda: dd.KeyedGenerator(1, 2, torch.arange(64))):
@@ -111,7 +111,7 @@ KNOBS = st.fixed_dictionaries(
     st.sampled_from([(1, 2), (2, 2), (2, 4), (3, 3)]), st.sampled_from([Ancestral(), Psi(0.5), Confidence()]), KNOBS,
     st.integers(0, 3), st.integers(0, 99),
 )  # fmt: skip
-def test_the_same_words_with_and_without_what_is_kept(name, network, sizes, sampler, knobs, given_words, seed):
+def test_the_same_tokens_with_and_without_a_cache(name, network, sizes, sampler, knobs, given_words, seed):
     process, (own, size) = PROCESSES[name], sizes
     if (
         isinstance(sampler, Confidence)
@@ -158,7 +158,7 @@ def test_cached_blocks_are_not_computed_again():
     assert {n for _, n in network.seen} == {2, 4, 6, 8} and torch.equal(words, again)
 
 
-def test_blocks_of_another_size_show_what_is_behind():
+def test_blocks_of_another_size_show_later_positions():
     process = dd.presets.mdlm(3)
     network = ByBlocks(process.num_states, 3, 4)
     dd.sample(process, network, (3, 8), None, 2, pace=Blocks(2), generator=noise(0))
@@ -299,7 +299,7 @@ test_unsupported_models_are_refused = refuses(r"""
 
 
 @pytest.mark.parametrize("sampler", [Ancestral(), Psi(0.3)], ids=str)
-def test_positions_whose_time_stands_still_stay_what_they_are(sampler):
+def test_positions_at_a_fixed_time_keep_their_state(sampler):
     process, seen = PROCESSES["uniform"], []
     dd.sample(
         process, ByBlocks(3, 3, 2), (20, 4), sampler, 4, pace=RandomOrder(2), generator=noise(0),

@@ -24,7 +24,7 @@ def cumulative(weights):
 
 
 def contains(weights, u, index, tolerance):
-    """Whether each u lies in its index's slice of the CDF, widened by ``tolerance``."""
+    """True for each u in its index's slice of the CDF, widened by ``tolerance``."""
     below, above = (edge.gather(-1, index[:, None])[:, 0] for edge in cumulative(weights))
     return (u >= below - tolerance) & (u <= above + tolerance)
 

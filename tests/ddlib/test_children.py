@@ -205,7 +205,7 @@ WAYS = [
 
 
 def frequencies(process, denoiser, meaning, sampler, n, seed=0, **options):
-    """How often each pair of words is drawn, (V, V)."""
+    """Frequency of each pair of tokens, (V, V)."""
     x = dd.sample(
         process, denoiser, (n, 2), sampler, 8, parameterization=meaning,
         generator=torch.Generator().manual_seed(seed), **options,
@@ -245,7 +245,7 @@ def test_halves_and_the_order_of_rows_change_no_sample(noise, tree, force):
 
 @pytest.mark.parametrize("sampler", [dd.samplers.Ancestral(), dd.samplers.Remask(1.0)])
 def test_the_walks_of_other_rows_change_no_text(sampler):
-    """Some go down one family in a step, some four, and nobody the third: a row's noise is its own all the same."""
+    """Some rows descend one family in a step, some four, and none the third: the noise of a row is the same."""
     process, tree = NOISE["levels"], TREES["four"]
 
     def drawn(rows):
@@ -258,7 +258,7 @@ def test_the_walks_of_other_rows_change_no_text(sampler):
     assert torch.equal(drawn(slice(0, 6)), torch.cat([drawn(slice(i, i + 1)) for i in range(6)]))
 
 
-def test_a_position_that_goes_down_asks_for_its_family_alone(products):
+def test_a_position_that_descends_needs_its_sibling_logits_only(products):
     process, tree = NOISE["masked"], TREES["four"]
     dd.sample(process, Halves(process, tree), (3, 4), steps=5, parameterization=dd.Children(tree))
     assert max(columns for _, columns in products) <= 3 < tree.num_states - 1

@@ -1,4 +1,4 @@
-"""Semantic clustering: bounds that hold, an objective that falls, levels that nest, files that know their tokenizer."""
+"""Semantic clustering: bounds that hold, an objective that falls, nested levels, fingerprints of tokenizers."""
 
 import json
 import math

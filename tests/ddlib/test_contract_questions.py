@@ -1,4 +1,4 @@
-"""What ddlib asks of a process: its levels, its hierarchy, its modes. It never asks for a class."""
+"""Properties of a process that ddlib reads: levels, hierarchy, modes; never the class."""
 
 import ast
 import copy
@@ -41,7 +41,7 @@ class Firm(Plain):
 
 
 class Stern(GIDD):
-    """A leaf of ddlib's with a hard mode that it does not inherit."""
+    """A subclass with a hard mode that it does not inherit."""
 
     modes = ("standard", "hard")
 

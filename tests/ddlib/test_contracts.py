@@ -80,7 +80,7 @@ def test_a_kit_raises_with_the_counterexample():
 
 
 class Known:
-    """What a run would know of some words."""
+    """Run context of some tokens."""
 
     def vocab_size(self) -> int:
         return 7

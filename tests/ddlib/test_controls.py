@@ -22,7 +22,7 @@ PROCESSES = {**LEVELS, "gidd": GIDD(V, 0.3), "uniform": Uniform(V, Linear())}
 
 
 def serves(sampler, process):
-    """Whether the process has what the sampler needs."""
+    """True if the process has what the sampler requires."""
     with contextlib.suppress(TypeError), cases.unchecked():
         return dd.sample(process, Halves(process), (1, 1), sampler, 1) is not None
     return False

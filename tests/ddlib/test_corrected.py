@@ -64,7 +64,7 @@ MENDED = [("uniform", Gibbs()), ("masked", EdgeBalance()), ("masked", ForwardBac
 
 @pytest.mark.statistical
 @pytest.mark.parametrize(("name", "corrector"), slow_but(MENDED, MENDED[0]), ids=repr)
-def test_corrections_mend_what_long_steps_did(name, corrector):
+def test_corrections_repair_the_error_of_long_steps(name, corrector):
     process = {**IN_PLACE, "masked": Masked(3, Linear())}[name]
     errors = []
     for sampler in (Ancestral(), Corrected(Ancestral(), corrector, 4)):

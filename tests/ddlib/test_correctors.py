@@ -194,7 +194,7 @@ def count(halves, z):
     halves.calls, halves.sequences = halves.calls + 1, halves.sequences + len(z)
 
 
-def test_self_correction_loses_patience_and_leaves_the_prompt():
+def test_self_correction_stops_without_progress_and_keeps_the_prompt():
     calls, process = [], Uniform(4, Linear())
 
     def contrary(z, t):

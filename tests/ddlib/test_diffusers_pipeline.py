@@ -17,7 +17,7 @@ V, CANVAS = 11, 6
 
 
 class Table(nn.Module):
-    """What ``DiffusionGemmaPipeline`` asks of its model, without attention: the canvas alone decides."""
+    """Model for ``DiffusionGemmaPipeline`` without attention: the logits depend on the canvas alone."""
 
     def __init__(self):
         from transformers import LlamaConfig

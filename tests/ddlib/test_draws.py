@@ -142,7 +142,7 @@ def test_a_users_process_may_have_no_constants():
 
 @pytest.mark.parametrize("process", [GIDD(5, 0.0), GIDD(5, 0.3), Uniform(5, Linear())], ids=str)
 def test_the_rarest_noise_is_drawn_at_times_given_in_float32_too(process, monkeypatch):
-    """At t = 1e-9 a word is redrawn once in 10^9: float32 cannot tell that from never."""
+    """At t = 1e-9 a token is redrawn once in 10^9: float32 cannot distinguish that from never."""
     largest = 1 - 1e-10
     monkeypatch.setattr(
         "ddlib.processes.interpolating.rand", lambda shape, *_: torch.full(tuple(shape), largest, dtype=F64)

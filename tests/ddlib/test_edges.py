@@ -36,7 +36,7 @@ def every(process, joint=PAIR):
 
 
 def mean(process, denoiser, t, loss):
-    """Of a loss per text, over two dependent words and their noise at t, exactly."""
+    """Exact mean of a loss per sequence, over two dependent tokens and their noise at t."""
     x, z = every(process)
     when = at(t, len(x))
     mass = PAIR[x[:, 0], x[:, 1]] * process.likelihood(z, x, when).prod(1)
@@ -65,7 +65,7 @@ def looking(process, seed):
 
 
 def climbing(process, denoiser, t):
-    """The bound, per text, of the model that lets a token climb with a_i / (a_j + ... + a_n) before it asks."""
+    """Bound per sequence of the model that lets a token climb with a_i / (a_j + ... + a_n) before its evaluation."""
     tree, when = process.hierarchy, at(t)
     share = process.occupancies(when)[0]
     flux = share * process.weights(when)[0]

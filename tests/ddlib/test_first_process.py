@@ -29,7 +29,7 @@ CLAIMS = {claim.name: claim for room in ROOMS for claim in room.CLAIMS}
 
 
 class Paced(ForwardProcess):
-    """Right: every word is masked at a speed of its own."""
+    """A right process: every token is masked at a separate speed."""
 
     def __init__(self, speed=(1.0, 3.0), schedule=None):
         super().__init__(len(speed), len(speed) + 1)
@@ -189,7 +189,7 @@ def test_a_failure_follows_through_claims_that_hold():
     assert ask("a", "c", "d", rests={"c": ("b",), "b": ("a",)}) == {"a": "", "c": "room: a", "d": ""}
 
 
-def test_one_exception_at_one_line_is_one_failure_whatever_rests_on_what():
+def test_one_exception_at_one_line_is_one_failure():
     here, there = Place("f.py", 1, "A.b", "x"), Place("f.py", 2, "A.b", "y")
     places = {"a": here, "b": here, "c": there, "d": here}
     follows = ask("a", "b", "c", "d", rests={"a": ("b",)}, places=places)

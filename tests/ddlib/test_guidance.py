@@ -125,7 +125,7 @@ def test_strength_0_and_1_are_the_parts_to_the_bit_and_call_no_other(name, on, s
 
 
 @pytest.mark.parametrize("meaning", ["posterior", "children"])
-def test_limits_keep_what_the_logits_of_the_parts_mean(meaning):
+def test_limits_keep_the_parameterization_of_the_parts(meaning):
     process = KINDS["xi"]
     size = process.num_states - 1 if meaning == "children" else process.vocab_size
     part = lambda z, t: torch.sin(torch.arange(size) * (1 + z[..., None]))  # noqa: E731
@@ -287,7 +287,7 @@ test_refused_by_name_value_and_rule = refuses(r"""
 """)
 
 
-def test_a_guidance_prints_what_it_does_and_not_its_networks():
+def test_the_repr_of_a_guidance_omits_its_networks():
     assert repr(free("tree", 2.0)) == f"ClassifierFree({KINDS['tree']!r}, strength=2.0, on='states')"
     shown = repr(free("masked", 2.0, "words", interval=(0.0, 0.5)))
     assert shown == f"ClassifierFree({KINDS['masked']!r}, strength=2.0, on='words', interval=(0.0, 0.5))"

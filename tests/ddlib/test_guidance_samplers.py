@@ -1,4 +1,4 @@
-"""Guidance: which samplers it serves, and what they ask."""
+"""Guidance: the samplers that it supports, and their network calls."""
 
 from contextlib import suppress
 

@@ -76,7 +76,7 @@ def test_sampled_parents_follow_the_row(m, seed):
         assert torch.allclose(counts, m.row(torch.tensor(child)).float(), atol=3 / 4000)
 
 
-def test_log_push_survives_what_push_cannot_hold():
+def test_log_push_is_finite_where_push_underflows():
     m = parent_map([0, 0, 1])
     log_probs = torch.tensor([[-200.0, -300.0, 0.0]])
     assert torch.allclose(m.log_push(log_probs), torch.tensor([[-200.0, 0.0]]))
@@ -166,7 +166,7 @@ def test_one_vector_of_parents_may_stand_alone(make, form):
 
 
 def test_reprs_of_hierarchies_and_processes_are_distinct():
-    """What differs shows, what is the default does not."""
+    """Arguments that differ are shown, defaults are not."""
     tree, vector = Tree([[0, 0, 1, 1, 2, 2], [0, 1, 1]]), [0, 0, 1, 1, 2]
     assert repr(Flat(3)) == "Flat(levels=(3, 1))" and repr(Tree([0, 0, 0])) == "Tree(levels=(3, 1, 1))"
     assert repr(tree).startswith("Tree(levels=(6, 3, 2, 1), parents=") and repr(tree).count("=") == 2

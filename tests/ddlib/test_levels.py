@@ -106,7 +106,7 @@ def test_a_balanced_bound_has_the_mean_of_the_bound(name, steps):
     ids=["masks", "tree", "gidd"],
 )
 def test_balanced_levels_take_noise_out_of_the_bound(process, share):
-    """Of one time's draws, with a network that loses the same everywhere: as a share of the standard deviation.
+    """Spread of one time's draws for a network of equal loss everywhere, as a share of the standard deviation.
 
     For masks the weight is then L / k where k are masked, whatever the time: nothing is left.
     """

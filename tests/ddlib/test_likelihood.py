@@ -199,7 +199,7 @@ def test_child_logits_and_those_of_words_give_the_same(order):
 
 @pytest.mark.parametrize("name", slow_but(["masked", "levels"], "levels"))
 @every_order
-def test_halves_of_a_network_give_what_the_whole_gives(name, order):
+def test_halves_of_a_network_agree_with_the_whole(name, order):
     process = LEVELS[name]
     x = torch.randint(6, (5, 4), generator=torch.Generator().manual_seed(0))
     ours = dd.likelihood(process, Halves(process), x, order)
@@ -207,7 +207,7 @@ def test_halves_of_a_network_give_what_the_whole_gives(name, order):
     torch.testing.assert_close(ours.per_position, theirs.per_position)
 
 
-def test_posterior_logits_mean_what_they_mean_elsewhere():
+def test_posterior_logits_have_the_same_meaning_everywhere():
     process = PROCESSES["two"]
     noise = torch.randn(5, 5, generator=torch.Generator().manual_seed(2), dtype=F64)
     known = noise.flatten().softmax(0).view_as(noise)
@@ -397,7 +397,7 @@ BLOCK_PROCESSES = {"masked": Masked(4, Cosine()), "two": dd.presets.hdlm([0, 1, 
 
 @pytest.mark.parametrize("name", BLOCK_PROCESSES)
 @pytest.mark.parametrize("network", NETWORKS)
-def test_block_by_block_what_is_kept_changes_no_likelihood(name, network):
+def test_block_by_block_a_cache_changes_no_likelihood(name, network):
     process = BLOCK_PROCESSES[name]
     x = torch.randint(4, (5, 8), generator=torch.Generator().manual_seed(0))
     given = torch.zeros(5, 8, dtype=torch.bool)
@@ -454,14 +454,14 @@ def costs(order=None, group=4, **options):
 
 
 class Gambling(LeftToRight):
-    """An order of somebody who never heard of ``deterministic``."""
+    """A third-party order without ``deterministic``."""
 
     def noise(self, run, z):
         return torch.rand(z.shape, dtype=torch.float64)
 
 
 class Looped(Masked):
-    """A process of somebody's own that keeps no word in its cluster."""
+    """A third-party process that keeps no token in its cluster."""
 
     def subtree_logits_suffice(self, level, target, force=False):
         return False

@@ -1,4 +1,4 @@
-"""What ``ddlib`` shows of itself, and what it answers to names that are elsewhere or nowhere."""
+"""Public names of ``ddlib``, and suggestions for misplaced or unknown names."""
 
 import ast
 import inspect

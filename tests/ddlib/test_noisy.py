@@ -126,7 +126,7 @@ def test_the_exit_rate_is_the_sum_of_the_reverse_rates(process, t, logits):
 
 @pytest.mark.parametrize("name", ["far from what is there", "high levels near the data"])
 def test_half_the_digits_are_enough(name):
-    """What float32 cannot hold is no NaN and no 0, nor are gradients."""
+    """Values beyond float32 give neither NaN nor 0, nor do gradients."""
     deep = Tree([[0, 0, 1, 1, 2, 2, 3, 3], [0, 0, 1, 1]])
     if name == "high levels near the data":
         process, t = Noisy(deep, Linear(), [0.2, 0.1, 0.1]), torch.tensor([1e-15], dtype=torch.float64)
@@ -339,7 +339,7 @@ def test_shares_may_be_tensors_and_the_largest_share_is_reported():
 @pytest.mark.parametrize("pace", [dd.paces.Blocks(1), dd.paces.RandomOrder(), dd.paces.Ramp(1.0)], ids=str)
 @pytest.mark.parametrize("process", Noisy.examples(), ids=range(4))
 def test_a_bound_in_steps_along_a_pace_is_their_sum(process, pace):
-    """Of a network that looks at a position alone the sum over its own steps, by enumeration of its states."""
+    """For a network that looks at a position alone: the sum over its own steps, by enumeration of its states."""
     steps, words, states = 3, process.vocab_size, process.num_states
     table = torch.randn(states, words, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     text = torch.tensor([0, words - 1])

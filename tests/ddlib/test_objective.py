@@ -40,7 +40,7 @@ FIXED = {
 
 
 def unreached(process):
-    """Mass still on its way at the last time that float64 and the quadrature can tell from 1.
+    """Mass still on its way at the last time that float64 and the quadrature distinguish from 1.
 
     With speed and power 1/2 the last flux decays like (1 - t)^(1/4): 3e-4 of it lies within 1e-15 of the end.
     """

@@ -1,4 +1,4 @@
-"""Samplers that choose which position comes down next: how many, which, and what they ask of the network."""
+"""Samplers that choose which position descends next: how many, which, and their network calls."""
 
 import itertools
 import math
@@ -272,7 +272,7 @@ def test_the_choice_is_a_function_of_scores_and_levels():
 
 @pytest.mark.parametrize("name", slow_but(LEVELS, "levels-xi"))
 def test_with_one_step_all_land_as_ancestral_lets_them(name):
-    """Where everything lands on words at once there is no choice: the same tokens."""
+    """With all positions landing on tokens at once there is no choice: the same tokens."""
     process, n = LEVELS[name], 2000
     drawn = [
         dd.sample(process, Halves(process), (n, 1), sampler, 1, generator=torch.Generator().manual_seed(seed))

@@ -1,4 +1,4 @@
-"""Which position when: every pace with every process bounds the same likelihood."""
+"""Paces: every pace with every process bounds the same likelihood."""
 
 import math
 from fractions import Fraction
@@ -189,7 +189,7 @@ def test_blocks_of_one_with_masks_are_the_autoregressive_likelihood():
 
 @pytest.mark.parametrize("name", ["masks", "two levels", "GIDD"])
 @pytest.mark.parametrize("steps", [None, 5])
-def test_one_block_is_today_s_bound(name, steps):
+def test_one_block_has_the_bound_without_a_pace(name, steps):
     process, x = PROCESSES[name], torch.randint(3, (16, 4))
     denoiser = tells_times(lambda z, t: torch.zeros(*z.shape, 3, dtype=F64) + torch.arange(3.0) * 0.3)
     want = dd.bound(process, denoiser, x, torch.Generator().manual_seed(0), steps=steps, density=Beta(2.0, 1.0))
@@ -262,7 +262,7 @@ def test_all_blocks_at_once_have_the_mean_of_one_block_at_a_time_and_less_noise(
 
 
 class Quick(Pace):
-    """Its last steps are shorter than what a float32 tells from 1."""
+    """Pace whose last steps are shorter than the float32 spacing at 1."""
 
     def times(self, u, chance):
         return (1 - (1 - u) ** 4)[:, None].expand_as(chance)
@@ -347,7 +347,7 @@ def test_a_custom_pace_is_verified():
     assert dd.verify(Halves()).ok
 
 
-def test_speeds_are_differentiated_where_nobody_keeps_gradients():
+def test_speeds_are_differentiated_where_gradients_are_off():
     with torch.no_grad():
         assert Halves().speeds(torch.tensor([0.2, 0.8], dtype=F64), torch.zeros(2, 2, dtype=F64)).tolist() == [
             [0.0, 2.0], [2.0, 0.0]
@@ -355,7 +355,7 @@ def test_speeds_are_differentiated_where_nobody_keeps_gradients():
 
 
 class Mine(Pace):
-    """What a test has it say."""
+    """Pace with given times and speeds."""
 
     def __init__(self, times=lambda u, chance: u, speeds=lambda u, chance: torch.ones_like(u)):
         self.say, self.fast = times, speeds

@@ -16,7 +16,7 @@ PARENTS = [[0, 0, 1, 1, 2, 2], [0, 1, 1]]
 
 
 class Known:
-    """What a run would know of six words."""
+    """Run context of six tokens."""
 
     def vocab_size(self) -> int:
         return 6
@@ -73,7 +73,7 @@ def test_read_values_are_read_again_and_build_the_same(values):
 
 
 @given(numbers, numbers, st.floats(0.1, 1.0))
-def test_values_build_what_the_constructor_builds(power, speed, xi):
+def test_values_build_the_object_of_the_constructor(power, speed, xi):
     schedule = {"kind": "polynomial", "power": power}
     tree = {"kind": "tree", "parents": PARENTS, "xi": [xi, 1.0], "speed": [speed, 1.0, 2.0]}
     built = dd.build("processes", {"kind": "hierarchical", "hierarchy": tree, "schedule": schedule})
@@ -114,7 +114,7 @@ PER_LEVEL = {"kind": "per_level", "factors": [1, 0.5], "weighting": "clip:high=3
         ("weightings", PER_LEVEL, repr(dd.weightings.PerLevel([1.0, 0.5], dd.weightings.Clip(3.0, low=0.5)))),
     ],
 )  # fmt: skip
-def test_plain_values_build_what_prints_so(group, values, shown):
+def test_plain_values_build_the_object_of_the_same_repr(group, values, shown):
     assert repr(dd.build(group, values)).startswith(shown)
     read = parts.read(group, values)
     assert parts.read(group, read) == read
@@ -242,7 +242,7 @@ def test_a_part_made_by_a_module_is_copied(module):
         parts.build("processes", {"kind": "own_noise:ready", "schedule": "cosine"})
 
 
-def test_a_key_of_what_is_filled_in_stands_in_its_place():
+def test_filled_in_keys_stand_in_their_place():
     keys = parts.keys("processes", "hdlm", Known)
     assert list(keys) == ["clusters", "gamma", "xi", "learn_speeds", "names"] and keys["clusters"].filled == "parents"
     assert list(parts.keys("processes", "hdlm")) == ["parents", "gamma", "xi", "learn_speeds", "names"]

@@ -1,4 +1,4 @@
-"""A pace per word: equal ones are masks, all are held to the contract, and nothing takes a short cut of levels."""
+"""A rate per token: equal rates are masks, all follow the contract, and no shortcut assumes levels."""
 
 import pytest
 import torch

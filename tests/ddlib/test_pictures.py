@@ -1,4 +1,4 @@
-"""What the pictures show is what the processes say: the data of every line, cell and label."""
+"""Pictures: the data of every line, cell and label are those of the process."""
 
 import importlib
 import os
@@ -182,7 +182,7 @@ def test_a_small_tree_shows_every_member_under_its_parent():
     assert {"speed 2\nxi 0.9", "speed 0.5"} <= {text.get_text() for text in axes.texts}
 
 
-def test_the_picture_of_a_large_tree_counts_what_it_leaves_out():
+def test_the_picture_of_a_large_tree_counts_omitted_states():
     tree = dd.hierarchies.Tree([torch.arange(1000) % 20])
     texts = list(placed(plot.hierarchy(tree, most=15)).values())
     assert texts.count("+47") == 3 and "+17" in texts and "mask (1,000)" in texts
@@ -218,7 +218,7 @@ def test_matplotlib_is_imported_late_and_pyplot_never():
     assert run.stdout.split() == ["False", "True", "False"]
 
 
-def test_without_matplotlib_the_error_names_what_to_install(monkeypatch):
+def test_without_matplotlib_the_error_names_the_package_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'ddlib\[plot\]'"):
         plot.clock(Linear())

@@ -34,7 +34,7 @@ def test_no_position_in_an_order_is_warned_of(index, method):
 
 
 def numbers(size, count, step=0, again=False):
-    """Of examples that were drawn from a data set."""
+    """Numbers of examples that were drawn from a data set."""
     generator = torch.Generator().manual_seed(step)
     if again:
         return torch.randint(size, (count,), generator=generator)

@@ -181,7 +181,7 @@ def test_structured_noise_covers_the_others():
 
 @every_process
 @pytest.mark.usefixtures("as_users_call")
-def test_every_question_about_the_way_back_refuses_what_it_cannot_answer(process):
+def test_every_reverse_method_refuses_bad_input(process):
     z = states(process)
     p, t, s = random_probs(process, process.num_states), torch.tensor([0.5]), torch.tensor([0.25])
     good = {"p": p, "z": z, "t": t}
@@ -216,7 +216,7 @@ def test_every_question_about_the_way_back_refuses_what_it_cannot_answer(process
 @every_process
 @pytest.mark.parametrize("t", [1e-5, 0.3, 0.9])
 def test_a_time_in_float32_is_worth_no_less_than_in_float64(process, t):
-    """What depends on time alone is computed in float64, whatever the dtype in which the time is given."""
+    """Functions of time alone are computed in float64, for any dtype of the time."""
     t = torch.tensor([t], dtype=torch.float32)
     s = t * torch.tensor(0.37, dtype=torch.float32)
     z, x = states(process), words(process)

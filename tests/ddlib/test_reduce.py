@@ -163,7 +163,7 @@ def test_mean_per_token_and_its_gradient():
         torch.testing.assert_close(leaf.grad, kept.double() / kept.sum())
 
 
-def test_no_gradient_comes_from_what_is_masked_not_even_nan():
+def test_masked_positions_give_no_gradient_not_even_nan():
     nats, mask, _ = batch(3, 4)
     leaf = nats.masked_fill(~mask, math.inf).requires_grad_()
     dd.mean_per_token(leaf, mask).backward()

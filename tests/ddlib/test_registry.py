@@ -79,7 +79,7 @@ print("lazy")
 
 
 @pytest.mark.parametrize("kind", registry.GROUPS)
-def test_the_off_switch_leaves_what_is_ours(kind, install, monkeypatch):
+def test_the_off_switch_keeps_the_entry_points_of_ddlib(kind, install, monkeypatch):
     install("good", {"mine": "good_module:Mine"}, {"good_module": RIGHT}, kind)
     ours = {point.name for point in entry_points(group=f"ddlib.{kind}") if point.dist.name == "ddlib"}
     assert ours | {"mine"} <= set(registry.available(kind))

@@ -206,7 +206,7 @@ def test_tokens_stay_inside_their_clusters_when_forced_or_when_xi_is_one(name, s
 @pytest.mark.parametrize("options", [{"temperature": t} for t in (0.0, 1e-3, 1e-40)] + [{"top_p": 0.1}], ids=str)
 @pytest.mark.parametrize("sampler", [Ancestral(True), FirstHitting(True)], ids=["ancestral", "first"])
 def test_greedy_words_are_the_likeliest_of_their_cluster(name, sampler, options):
-    """Where the likeliest word of all is outside the cluster that the token is in, there is no leaving it."""
+    """A likeliest token outside the present cluster is not drawn."""
     process, hierarchy = LEVELS[name], LEVELS[name].hierarchy
     network, landed = Network(process, scale=20.0), []
     last = torch.full((8, 6), process.num_states - 1)

@@ -115,7 +115,7 @@ def test_symbolic_takes_expressions_and_strings():
 
 
 @pytest.mark.parametrize("text", ["-(-1)+t*-2", "2**0.5*t + pi - e/3", "sqrt(exp(-t))", "+t"])
-def test_parse_builds_what_is_written(text):
+def test_parse_builds_the_written_formula(text):
     value = sympy.lambdify(TIME, parse(text), "math")(0.3)
     from math import e, exp, pi, sqrt
 
@@ -190,7 +190,7 @@ def test_a_formula_that_is_right_but_for_rounding_is_accepted():
 
 
 @pytest.mark.parametrize("formula", ["-u", "+u", "1 - u", "u - 1", "exp(u)", "1 - exp(-u*t)", "10000000000001*t"])
-def test_a_refusal_quotes_the_whole_formula_and_what_may_be_in_it(formula):
+def test_an_error_quotes_the_formula_and_the_allowed_names(formula):
     with pytest.raises(ValueError, match=rf"^formula '{re.escape(formula)}' holds") as refusal:
         parse(formula)
     if "u" in formula:

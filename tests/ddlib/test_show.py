@@ -108,7 +108,7 @@ def test_a_reader_may_stop_reading():
 
 
 @pytest.mark.parametrize("path", ["ddlib.schedules:Linear", "home_made:tree", "gidd:4"])
-def test_the_command_takes_what_verify_takes(path, capsys, monkeypatch, tmp_path):
+def test_the_command_takes_the_objects_of_verify(path, capsys, monkeypatch, tmp_path):
     (tmp_path / "home_made.py").write_text("import ddlib as dd\ntree = dd.hierarchies.Tree([[0, 0, 1]])\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert main(["show", path, "--out", str(tmp_path / "show.svg")]) == 0

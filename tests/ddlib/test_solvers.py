@@ -1,4 +1,4 @@
-"""Steps by rates and by two looks: their formulas, how fast their errors fall, how often they ask the network."""
+"""Solvers by rates and of second order: formulas, convergence of the error, network calls."""
 
 import itertools
 import math

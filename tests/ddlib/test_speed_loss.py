@@ -171,7 +171,7 @@ class TestDescent:
         first, second = process.hierarchy.speeds
         return math.log(first / second)
 
-    def test_it_falls_to_what_a_grid_finds(self):
+    def test_the_loss_falls_to_the_minimum_of_a_grid(self):
         probs, network, process, found, bounds = self.begun()
         whole = integrate_bound(process, probs, network, points=40) / 3
         assert whole.item() == pytest.approx(exact(process, found, points=40).item(), rel=1e-12)

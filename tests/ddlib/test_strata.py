@@ -53,7 +53,7 @@ def test_intervals_have_their_nominal_coverage(texts, draws):
 @pytest.mark.statistical
 @pytest.mark.parametrize(("text", "noise"), [(2.0, 0.2), (0.0, 2.0)])
 def test_variance_between_texts_and_within_their_draws_is_separated(text, noise):
-    """Of eight draws the noise is divided by eight, the texts' own are not."""
+    """With eight draws the noise is divided by eight, the variance between sequences is not."""
     generator = torch.Generator().manual_seed(1)
     measures = []
     for _ in range(60):
@@ -155,7 +155,7 @@ def test_a_tally_uses_the_strata_of_its_batches():
 
 
 def test_neighbours_in_time_by_hand():
-    """Times say 2, 0, 1: differences 5 - 1, 1 - 3 and, for the last, 3 - 1 once more."""
+    """Times 2, 0, 1: differences 5 - 1, 1 - 3 and, for the last, 3 - 1 once more."""
     nats, times = torch.tensor([3.0, 5.0, 1.0], dtype=F64), torch.tensor([0.9, 0.1, 0.5], dtype=F64)
     measure = dd.Measure.ratio(nats, torch.ones(3, dtype=F64), "nats", times)
     variance = (4**2 + 2**2 + 2**2) / 2 / 3
@@ -166,7 +166,7 @@ def test_neighbours_in_time_by_hand():
 
 
 def test_neighbours_are_sought_within_blocks_of_rows_too():
-    """Six rows are four and two: keyed times of six leave half of time to two, who tell how much that matters."""
+    """Six rows are four and two: keyed times of six leave half of the time to two, which show the effect."""
     nats = torch.tensor([0.0, 1.0, 3.0, 6.0, 1.0, 9.0], dtype=F64)
     times = torch.tensor([0.0, 2.0, 3.0, 4.0, 1.0, 5.0], dtype=F64) / 6
     near, wide = ((1 + 0 + 4 + 9 + 9 + 9) / 2 / 6, (1 + 4 + 9 + 9 + 64 + 64) / 2 / 6)

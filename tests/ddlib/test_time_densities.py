@@ -34,7 +34,7 @@ def keyed(start, stop, seed=3):
 
 
 class Late(TimeDensity):
-    """A user's own: without an inverse of its own."""
+    """A user's density without an inverse."""
 
     def density(self, t):
         return 0.5 + t
@@ -80,7 +80,7 @@ def test_the_weighted_bound_has_the_expectation_of_uniform_times(process, densit
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("interval", [(0.0, 1.0), (0.2, 0.7)])
-def test_uniform_times_are_what_they_were_to_the_bit(method, interval):
+def test_uniform_times_are_the_recorded_ones_to_the_bit(method, interval):
     low, high = interval
     unit = dd.sample_times(9, method, keyed(4, 13), dtype=F64)
     for dtype in (torch.float32, F64):
@@ -129,7 +129,7 @@ def test_closed_moments_are_sums_over_words_and_states(tree, schedule, time, dat
 
 
 def variance(process, density, length, nats=None):
-    """Of one text's bound, in squared nats per token, with times cut 1e-7 from either end."""
+    """Variance of one sequence's bound, in squared nats per token, with times cut 1e-7 from either end."""
     mean, square = process.time_moments(GRID, nats)
     second = mean**2 + (square - mean**2) / length
     return float((second / density.density(GRID) * STEP).sum() - (mean * STEP).sum() ** 2)
@@ -334,7 +334,7 @@ test_bad_numbers_are_refused_by_name_value_and_rule = refuses(r"""
 """)
 
 
-def test_a_density_prints_what_it_is_and_is_built_from_values():
+def test_a_density_has_a_repr_and_is_built_from_values():
     assert [repr(d) for d in (Uniform(), Beta(2, 1), Bell())] == [
         "Uniform()", "Beta(a=2.0, b=1.0)", "Bell(mean=0.0, spread=1.0)",
     ]  # fmt: skip

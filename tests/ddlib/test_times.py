@@ -24,7 +24,7 @@ def times(n, method="stratified", source="torch", seed=0, start=0, **options):
 
 
 def slices(t, count):
-    """How many times fall into each of ``count`` equal slices of [0, 1)."""
+    """Number of times in each of ``count`` equal slices of [0, 1)."""
     return torch.bincount((t * count).to(torch.int64), minlength=count)
 
 

@@ -114,7 +114,7 @@ def test_modules_with_equal_modes_are_not_warned_of(call, make):
 
 @calls
 @pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED)
-def test_a_module_is_found_in_what_is_called(call, wrap):
+def test_modules_inside_callables_are_found(call, wrap):
     with pytest.warns(UsageWarning, match="train mode"):
         call(wrap(Net(nn.Dropout(0.5))))
 
@@ -136,7 +136,7 @@ def test_random_numbers_outside_modules_are_not_checked(call):
     call(lambda z, t: torch.randn(*z.shape, 6))
 
 
-def test_ddlib_s_own_draws_from_the_global_state_are_not_the_network_s():
+def test_draws_of_ddlib_from_the_global_state_are_not_those_of_the_network():
     with torch.no_grad():
         for sampler in (dd.samplers.Ancestral(), dd.samplers.FirstHitting()):
             dd.sample(PROCESS, Net(), (3, 4), sampler, steps=4)

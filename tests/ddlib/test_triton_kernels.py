@@ -74,7 +74,7 @@ def python(*arguments, **environment):
     ],
 )
 def test_logic_in_the_interpreter(pytestconfig, chosen, of, least):
-    """In a process of its own: the variable must be set before Triton is imported, and rules out compiled kernels."""
+    """In a separate process: the variable must be set before Triton is imported, and excludes compiled kernels."""
     tests = Path(__file__).with_name(f"interpreted_{of}.py")
     profile = f"--hypothesis-profile={pytestconfig.getoption('hypothesis_profile') or 'part'}"
     arguments = ("-q", "-n", "0", "-p", "no:cacheprovider", "-m", chosen, profile, str(tests))

@@ -192,7 +192,7 @@ def test_a_counterexample_is_shrunk_to_the_smallest_process_and_the_roundest_tim
     assert "q_t(z|x) at t = 0.75, x = 0, z = 0: expected 0.25, got 0.2525" in text and "NOT VERIFIED" in text
 
 
-def test_an_object_that_cannot_answer_is_refuted_by_what_it_raised():
+def test_an_object_that_raises_is_refuted_by_its_exception():
     class Broken(Masked):
         def transition(self, s, t):
             raise ZeroDivisionError("no transition today")
@@ -219,7 +219,7 @@ def test_verify_returns_a_report_for_any_exception(method):
 
 
 @pytest.mark.slow
-def test_the_report_prints_what_every_check_proves_and_its_tolerance():
+def test_the_report_prints_the_claim_and_tolerance_of_every_check():
     report = dd.verify(PRESETS["hdlm"])
     text = report.text(verbose=True)
     for check in report.checks:

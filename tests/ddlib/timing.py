@@ -10,7 +10,7 @@ TIMES = torch.tensor([[0.3, 1e-6, 0.8], [1 - 1e-6, 0.5, 0.3]], dtype=F64)
 
 
 def split(value):
-    """What belongs to tokens (B, L), as that of sequences of one token each."""
+    """Values of tokens (B, L) as those of sequences of one token each."""
     return value.flatten(0, 1)[:, None] if isinstance(value, Tensor) else value
 
 

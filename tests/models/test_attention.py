@@ -46,7 +46,7 @@ def test_packed_sequences_attend_as_separate_ones(attend):
 @pytest.mark.parametrize("attend", HERE)
 @pytest.mark.parametrize("rule", [ByBlocks(3), ByBlocks(3, noisy=8), ByBlocks(4, first=8)], ids=str)
 def test_a_rule_sets_which_positions_attend_to_which(attend, rule):
-    """For the first queries, and for those that each sequence asks."""
+    """For the first queries, and for those of each sequence."""
     _, k, v = heads(2, 16)
     some, device = torch.tensor([[7, 0, 5], [1, 1, 6]]), torch.device("cpu")
     for queries, chosen in ((8, torch.arange(8).expand(2, 8)), (some, some)):
@@ -164,7 +164,7 @@ def test_without_a_gpu_the_error_of_a_gpu_back_end_names_the_reason(name, monkey
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("varlen", "torch >= 2.10"), ("xformers", r"pip install 'ddlib\[gpu\]'")])
-def test_the_error_of_a_missing_back_end_names_what_to_install(name, wanted, monkeypatch):
+def test_the_error_of_a_missing_back_end_names_the_package_to_install(name, wanted, monkeypatch):
     monkeypatch.setattr(attention, "find_spec", lambda module: None)
     with pytest.raises(ImportError, match=wanted):
         build(attention=name)

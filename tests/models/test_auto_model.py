@@ -18,7 +18,7 @@ OPTIONS = dict(tied=True, pad_to=8, num_clusters=2, parents=[[0, 0, 1, 1, 1, 0, 
 
 @pytest.mark.parametrize("options", [{}, OPTIONS, dict(time_conditioned=False)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_auto_model_loads_what_was_saved_bit_for_bit(tmp_path, options, dtype):
+def test_auto_model_loads_saved_weights_bit_for_bit(tmp_path, options, dtype):
     model = trained(**options).to(dtype).eval()
     model.save_pretrained(tmp_path)
     loaded = AutoModel.from_pretrained(tmp_path, trust_remote_code=False)

@@ -51,7 +51,7 @@ def at(z: torch.Tensor) -> torch.Tensor:
 @every_kind
 @torch.no_grad()
 def test_looking_both_ways_is_the_models_own_forward_without_causality(folders, kind):
-    """Their classes read ``is_causal`` of their configuration; masks of ones mean the same, made by nobody of us."""
+    """Their classes read ``is_causal`` of their configuration; masks of ones mean the same."""
     z, model = texts(), made(folders[kind])
     theirs = stock(folders[kind], is_causal=False)
     every = torch.ones(1, 1, LENGTH, LENGTH, dtype=torch.bool)
@@ -79,7 +79,7 @@ def test_eager_attention_takes_the_same_masks(folders, kind):
 
 
 def influence(model, z: torch.Tensor, **kwargs) -> torch.Tensor:
-    """Which positions (rows) change when a word (columns) does."""
+    """Positions (rows) that change when a token (columns) does."""
     before, columns = model(z, at(z), **kwargs), []
     for place in range(z.shape[1]):
         other = z.clone()
@@ -146,7 +146,7 @@ class Echo(nn.Module):
 
 @pytest.mark.parametrize("shift", [0, 1])
 @torch.no_grad()
-def test_a_model_that_copies_its_word_tells_a_shift_from_none(folders, shift):
+def test_a_model_that_copies_its_token_reveals_the_shift(folders, shift):
     model = made(folders["llama"], shift=shift)
     model.network = Echo(model.network)
     model.decoder.weight.copy_(torch.eye(ROWS, 16))

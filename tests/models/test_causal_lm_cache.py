@@ -1,4 +1,4 @@
-"""Keys and values that a ``CausalLM`` keeps: the whole text's logits, at a window's cost; for nobody else."""
+"""Key/value cache of a ``CausalLM``: the whole sequence's logits at a window's cost; no other class has it."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""What ``causal_lm`` refuses, by name: arguments, inputs, networks that cannot look ahead, files that do not do."""
+"""Errors of ``causal_lm``: arguments, inputs, networks that cannot look ahead, unsuitable files."""
 
 import json
 import sys
@@ -119,7 +119,7 @@ def test_weights_that_are_missing_are_refused(tmp_path):
         ("peft", r"lora=2 needs peft: pip install 'ddlib\[adapt\]'"),
     ],
 )
-def test_without_a_package_the_error_names_what_to_install(folder, monkeypatch, missing, message):
+def test_without_a_package_the_error_names_the_package_to_install(folder, monkeypatch, missing, message):
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ModuleNotFoundError, match=message):
         causal_lm(WORDS + 1, WORDS, str(folder), lora=2)

@@ -1,4 +1,4 @@
-"""JSON files beside pretrained weights that are broken or not there: both readers say which, and what is wrong."""
+"""Broken or missing JSON files beside pretrained weights: both readers name the file and the error."""
 
 import logging
 

@@ -89,7 +89,7 @@ def test_flex_keeps_them_too():
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_a_cache_stays_what_it_was(taken):
+def test_extending_does_not_modify_a_cache(taken):
     """Two texts that begin alike share memory until they part, and neither sees the other's words."""
     model = trained(block_size=2).double()
     z, t = draw(2, most=STATES), torch.rand(2, 2, dtype=torch.float64)
@@ -144,7 +144,7 @@ def test_gradients_of_a_window_are_those_of_its_logits():
 
 
 def flops(call) -> tuple[int, int]:
-    """Of matrices that are learned, and of all."""
+    """Operations of products with learned matrices, and of all products."""
     with FlopCounterMode(display=False) as counted:
         call()
     each = {str(kernel): number for kernel, number in counted.get_flop_counts()["Global"].items()}
@@ -294,7 +294,7 @@ def test_the_contract_of_block_diffusion_and_transformers_model():
 
 
 @pytest.mark.parametrize("order", [dd.samplers.LeftToRight(), dd.samplers.Confidence("entropy")], ids=str)
-def test_likelihoods_with_what_is_kept_are_those_without(order):
+def test_likelihoods_with_and_without_a_cache_agree(order):
     process = dd.presets.hdlm(torch.arange(WORDS) // 4)
     model = trained(num_states=process.num_states, block_size=4, depth=2).double()
     x = draw(12)

@@ -1,4 +1,4 @@
-"""What needs a GPU and the ``gpu`` extra: back ends against the formula, forward and backward."""
+"""Tests that need a GPU and the ``gpu`` extra: back ends against the formula, forward and backward."""
 
 import pytest
 import torch

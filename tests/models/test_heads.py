@@ -13,7 +13,7 @@ PARENTS = [[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]]  # 11 words, 2 clusters, and the m
 
 
 def table(model) -> torch.Tensor:
-    """What every state looks like, (S, D)."""
+    """Hidden vector of every state, (S, D)."""
     return model.embedding(torch.arange(STATES)[None])[0]
 
 

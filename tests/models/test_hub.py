@@ -104,7 +104,7 @@ def test_undrawn_tokens_have_no_effect(seed, time, data):
     torch.testing.assert_close(logp[0].log_likelihood, logp[1].log_likelihood)
 
 
-def test_the_bound_of_a_text_with_what_is_no_word_is_refused(folders):
+def test_the_bound_of_a_text_with_undrawn_tokens_is_refused(folders):
     process, denoiser, _, _ = hub.load(folders["bert"])
     with pytest.raises(ValueError, match=r"z holds id 4, the token '\[MASK\]', which is no word"):
         dd.bound(process, denoiser, torch.full((4, 8), MASK))

@@ -1,4 +1,4 @@
-"""DiffusionGemma: logits of its own forward, block by block, and self-conditioning on its last logits."""
+"""DiffusionGemma: logits of the original forward, block by block, and self-conditioning on the last logits."""
 
 import pytest
 import torch

@@ -41,7 +41,7 @@ def test_the_probe_separates_cavity_from_posterior(kind, seed, time):
 
 
 def test_networks_that_look_and_that_do_not():
-    """Of a toy whose own token is taken out of its sum nothing moves, of a DiT it does."""
+    """For a toy that excludes its own token from its sum nothing moves, for a DiT it does."""
     process = dd.processes.Uniform(11, dd.schedules.Linear())
     x, t = torch.randint(11, (8, 5)), torch.full((8,), 0.5)
     table = torch.randn(11, 11, generator=torch.Generator().manual_seed(0))

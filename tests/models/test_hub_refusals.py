@@ -1,4 +1,4 @@
-"""What ``hub.load`` refuses, by name, before anything is drawn."""
+"""Errors of ``hub.load``, raised before anything is drawn."""
 
 import shutil
 import sys
@@ -115,7 +115,7 @@ def test_options_that_a_family_lacks_are_refused(bert):
     )
 
 
-def test_without_transformers_the_error_names_what_to_install(bert, monkeypatch):
+def test_without_transformers_the_error_names_the_package_to_install(bert, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     for name in (bert, "somewhere"):
         refused(r"ddlib_models.hub needs transformers: pip install 'ddlib\[hf\]'", name, error=ModuleNotFoundError)

@@ -87,7 +87,7 @@ SCORES = {
 
 
 def dream(x, steps, score, eps=1e-3):
-    """Of the masks left a share 1 - s / t, rounded down, of the times from 1 to eps; all of them in the last step."""
+    """A share 1 - s / t of the remaining masks, rounded down, at the times from 1 to eps; all in the last step."""
     x, network, times, came = x.clone(), Table(1), torch.linspace(1, eps, steps + 1), []
     for i in range(steps):
         masks = (x == V).nonzero()[:, 1]

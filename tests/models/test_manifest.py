@@ -178,11 +178,11 @@ def test_neither_a_file_nor_a_damaged_save_is_overwritten(tmp_path):
 
 
 class Killed(BaseException):
-    """What no handler expects."""
+    """An exception that no handler expects."""
 
 
 def killed_at(step: int, monkeypatch):
-    """The process ends before its n-th rename or deletion, and nobody cleans up."""
+    """The process ends before its n-th rename or deletion, without cleanup."""
     done = 0
 
     def counted(call):
@@ -204,7 +204,7 @@ NEWER = {"config.json": b"[]", "new.json": b"{}"}
 
 
 @pytest.mark.parametrize("old", [False, True])
-def test_a_killed_save_leaves_the_old_one_or_what_is_refused(tmp_path, old):
+def test_a_killed_save_leaves_the_old_model_or_one_that_is_refused(tmp_path, old):
     outcomes = []
     for step in range(1, 20):
         folder = tmp_path / str(step)

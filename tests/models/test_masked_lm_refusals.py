@@ -1,4 +1,4 @@
-"""What ``masked_lm`` refuses, by name: sizes, mask tokens, lengths, networks and files that do not do."""
+"""Errors of ``masked_lm``: sizes, mask tokens, lengths, networks, unsuitable files."""
 
 import json
 import sys
@@ -149,7 +149,7 @@ def test_weights_that_are_missing_or_pickled_are_refused(tmp_path):
         masked_lm(WORDS + 1, WORDS, str(tmp_path / "pickled"), mask_token=4)
 
 
-def test_without_transformers_the_error_names_what_to_install(monkeypatch):
+def test_without_transformers_the_error_names_the_package_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'ddlib\[hf\]'"):
         masked_lm(WORDS + 1, WORDS, "somewhere")

@@ -39,7 +39,7 @@ def rewrite(folder, changed):
 
 
 def refused(folder, message, error=ValueError):
-    """Both readers say so, that of backbones and ``hub.load``."""
+    """Both readers raise the error, that of backbones and ``hub.load``."""
     kind = json.loads((folder / "config.json").read_text())["model_type"]
     backbone = masked_lm if kind == "bert" else causal_lm
     with pytest.raises(error, match=message):

@@ -22,7 +22,7 @@ def test_the_version_is_one():
     assert date.fromisoformat(str(citation["date-released"]))
 
 
-def test_the_citation_has_what_its_format_demands():
+def test_the_citation_has_the_required_fields():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     paper = citation["preferred-citation"]
     assert citation["cff-version"] == "1.2.0" and citation["license"] == PROJECT["license"]

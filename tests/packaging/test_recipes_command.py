@@ -44,7 +44,7 @@ def test_a_place_that_cannot_be_one_is_named(tmp_path, capsys):
 
 
 def test_a_wheel_has_them_inside_and_comes_first(tmp_path, monkeypatch):
-    """As the wheel lays them: in ``ddlib/_data``. Beside it may be somebody else's package of that name."""
+    """As the wheel has them: in ``ddlib/_data``. Beside it may be another package of that name."""
     inside, beside = tmp_path / "ddlib" / "_data" / "recipes", tmp_path / "recipes"
     for folder, text in ((inside, "ours"), (beside, "theirs")):
         folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What pip installs, tried as its users meet it: ``make wheel``, ``make lowest``.
+"""Installation by pip, tested as users meet it: ``make wheel``, ``make lowest``.
 
     python tests/packaging/wheel.py [--lowest] [--pythons 3.11 3.12 3.13]
 
@@ -36,7 +36,7 @@ HIDDEN = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
 
 
 def call(*words: str | Path, folder: Path, **environment: str) -> str:
-    """What a command prints; where it fails all of that is shown.
+    """Output of a command; on failure all of it is shown.
 
     Raises:
         RuntimeError: it fails.

@@ -19,7 +19,7 @@ SECONDS = 60.0
 
 
 class Browser:
-    """One tab. What goes wrong in it, and what it asks of the net, is kept.
+    """One tab; errors in it and its requests are recorded.
 
     Args:
         folder: for its profile.
@@ -100,7 +100,7 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", **what)
 
     def place(self, selector):
-        """Where an element is on the screen: left, top, width, height."""
+        """Place of an element on the screen: left, top, width, height."""
         at = f"document.querySelector({json.dumps(selector)})"
         self.run(f"{at}.scrollIntoView({{block: 'center'}})")
         box = f"(() => {{const b = {at}.getBoundingClientRect(); return [b.x, b.y, b.width, b.height]}})()"
@@ -118,7 +118,7 @@ class Browser:
             self.mouse(kind, left + across * width, top + height / 2)
 
     def looks(self, scheme, width=1000, height=760):
-        """Whether the page is to be light or dark, and how large the window is."""
+        """Set light or dark mode, and the size of the window."""
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.call("Emulation.setDeviceMetricsOverride", **size)
@@ -139,7 +139,7 @@ class Browser:
         return [event for bad, event in known if bad is not None and bad(event)]
 
     def requests(self):
-        """What was fetched since the page was opened."""
+        """Addresses fetched since the page was opened."""
         method = "Network.requestWillBeSent"
         return [event["params"]["request"]["url"] for event in self._events if event.get("method") == method]
 

@@ -25,7 +25,7 @@ SENTENCES = (
 
 @dataclass(frozen=True)
 class Published:
-    """Where the run is, and the text that it would have been trained on."""
+    """Folder of the run, and the text that it would have been trained on."""
 
     run: Path
     data: Prepared

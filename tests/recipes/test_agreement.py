@@ -120,7 +120,7 @@ def test_a_padding_token_that_the_model_reads_as_another_one_is_refused(here):
         train.main([recipe("data")])
 
 
-def test_weights_without_a_tokenizer_are_not_compared_and_the_output_says_so(here):
+def test_weights_without_a_tokenizer_are_not_compared_and_the_output_names_that(here):
     made = tokenizer(ENGLISH)
     model("mine", made)
     prepare(local("text.jsonl", "mine", 8), Path("data"))

@@ -172,7 +172,7 @@ def test_parquet_with_bytes_that_are_no_text_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_prepare_leaves_nothing_that_looks_whole(tmp_path):
+def test_a_killed_prepare_leaves_no_folder_that_looks_complete(tmp_path):
     lines = (
         "import os, signal, recipes.data.writing as m",
         "from recipes.data import local, prepare",
@@ -385,7 +385,7 @@ def test_speeches_need_no_network(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("count", [4, 39, 200])
 def test_a_twentieth_is_at_least_two_documents(tmp_path, count):
-    """Of fewer than 40 documents 0.1.0 held one out, whose bound has no standard error."""
+    """From fewer than 40 documents 0.1.0 held one out, whose bound has no standard error."""
     write("texts.txt", ["the cat sat"] * count)
     command.main(["local", "--files", "texts.txt", "--tokenizer", "words.json", "--out", str(tmp_path / "out")])
     assert len(open_prepared(tmp_path / "out").validation) == max(count // 20, 2)

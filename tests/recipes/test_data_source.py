@@ -58,7 +58,7 @@ def test_documents_of_a_text_file():
     assert counts == {"line": 4, "paragraph": 2, "document": 1}
 
 
-def test_a_file_a_folder_and_a_recipe_are_cut_by_one_rule_and_what_is_cut_too_coarsely_names_it(tmp_path):
+def test_files_folders_and_recipes_are_cut_by_one_rule_and_coarse_cuts_name_it(tmp_path):
     (tmp_path / "texts").mkdir()
     for name in ("a", "b"):
         write(f"texts/{name}.txt", ["one", "", "two"])

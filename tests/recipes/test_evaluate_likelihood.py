@@ -113,7 +113,7 @@ def test_a_network_of_blocks_is_evaluated_by_blocks_with_a_cache(blocked, monkey
 
 
 class Share(World):
-    """One of several processes, that hears nothing of the others."""
+    """One of several processes, without communication."""
 
     def gather(self, value):
         return [value]

@@ -283,7 +283,7 @@ def test_temperature_has_no_part_in_a_chance():
 
 
 def test_early_endings_are_recorded_too():
-    """Endings ask the network on their own, stop the steps, and change words at the end."""
+    """Endings call the network separately, stop the steps, and change tokens at the end."""
     process, network = PROCESSES["three levels"], Table(PROCESSES["three levels"])
     network.table.zero_()  # so that it does not change its mind
     endings = [dd.samplers.Settled(entropy=10.0, steps=2), dd.samplers.EndOfText(2, fill=0)]
@@ -309,7 +309,7 @@ def test_early_endings_are_recorded_too():
     assert number >= 3
 
 
-def test_it_serves_what_the_sampler_inside_serves():
+def test_the_wrapper_supports_the_processes_of_its_sampler():
     process, guidance = PROCESSES["masks"], dd.guidance.ClassifierFree.examples()[-1]
     particles = dd.samplers.Particles(Ancestral(), lambda z, t: 0.0 * t, 2)
     with pytest.raises(TypeError, match="a row is several texts there"):
@@ -331,7 +331,7 @@ class Twice(Sampler):
         return State(self.both.z[::2], self.both.t[::2])
 
 
-def test_a_sampler_with_several_texts_for_one_is_filmed_without_chances():
+def test_samplers_with_several_sequences_per_row_are_filmed_without_chances():
     network = Table(PROCESSES["masks"])
     words, texts = filmed(PROCESSES["masks"], Twice(), denoiser=network)
     for row, text in enumerate(texts):

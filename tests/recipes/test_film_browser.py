@@ -78,7 +78,7 @@ def spelt(film, number, step):
     return [packed["states"][one][0].strip() for one in state]
 
 
-def test_it_opens_on_noise_and_escapes_what_it_shows(browser, film):
+def test_the_page_opens_on_noise_and_escapes_its_content(browser, film):
     numbers, words, kinds = shown(browser)
     assert numbers == [0, STEPS, 1, 0]
     assert words == spelt(film, 0, 0) and words.count("_") == LENGTH - 1
@@ -88,7 +88,7 @@ def test_it_opens_on_noise_and_escapes_what_it_shows(browser, film):
     assert EVIL in browser.run("about.textContent") and browser.run("about.querySelector('b')") is None
 
 
-def test_the_slider_moves_and_every_step_is_what_was_drawn(browser, film):
+def test_the_slider_moves_and_every_step_shows_the_drawn_states(browser, film):
     browser.click("#step", 0.5)
     (step, _, t, calls), words, _ = shown(browser)
     assert 8 <= step <= 12 and words == spelt(film, 0, int(step))
@@ -162,7 +162,7 @@ def test_the_page_shows_the_probability_under_the_mouse(browser, film):
     assert packed["texts"][0]["end"] == LENGTH - 4
 
 
-def test_another_sample_a_fragment_and_what_stands_behind_the_end(browser, film, opened):
+def test_other_samples_fragments_and_positions_behind_the_end(browser, film, opened):
     browser.run("(sample.value = 1, sample.dispatchEvent(new Event('change')), 0)")
     browser.key("End", 35)
     assert shown(browser)[1] == spelt(film, 1, len(film[0][1].frames))

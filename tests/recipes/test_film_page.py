@@ -71,7 +71,7 @@ def test_states_are_spelt_once_and_only_changes_are_packed():
 
 
 @pytest.mark.usefixtures("checked_in_full")
-def test_a_page_grows_with_what_changes_not_with_steps():
+def test_the_size_of_a_page_grows_with_changes_not_with_steps():
     sizes, events = [], []
     for steps in (8, 40):
         film = Filmed(dd.samplers.Ancestral(), 1)

@@ -24,7 +24,7 @@ LOCAL = ["local", "--files", "mytext.txt", "--tokenizer", "train:280", "--out", 
 
 
 def lines(name):
-    """A text of somebody's, one document a line."""
+    """A user's text, one document a line."""
     return [f"{name} time {number} and again the {number % 7} of us" for number in range(60)]
 
 

@@ -89,7 +89,7 @@ def test_a_sample_has_its_number_as_its_seed(run):
     assert generate(Options(**options, numbers=(3, 1)), quiet()) == [four[3], four[1]]
 
 
-def test_samples_are_the_same_whatever_they_are_drawn_with(saved):
+def test_samples_do_not_depend_on_the_rest_of_the_batch(saved):
     sampling, index = Sampling(steps=8), torch.arange(5)
     whole = draw(saved, sampling, 3, index, LENGTH)
     assert whole.shape == (5, LENGTH) and int(whole.max()) < saved.process.vocab_size
@@ -99,7 +99,7 @@ def test_samples_are_the_same_whatever_they_are_drawn_with(saved):
 
 
 @pytest.mark.parametrize("sampler", ["ancestral", "first_hitting", "ancestral:force_transition=true"])
-def test_a_prompt_stands_and_what_follows_is_free(run, saved, tmp_path, sampler):
+def test_a_prompt_is_kept_and_the_following_positions_are_free(run, saved, tmp_path, sampler):
     out = tmp_path / "texts" / "samples.jsonl"
     sampling = Sampling(steps=4, sampler=sampler)
     texts = generate(Options(run=str(run), prompt="The state of", samples=3, sampling=sampling, out=out), quiet())
@@ -241,7 +241,7 @@ PROMPTS = ("We", "The state of our union is", "The [MASK:3] of our[MASK]")
 
 
 @pytest.mark.parametrize("sampler", slow_but(["ancestral", "confidence:threshold=0.5"], "ancestral"))
-def test_each_of_several_prompts_gives_what_it_gives_alone(run, sampler):
+def test_each_of_several_prompts_gives_the_same_as_alone(run, sampler):
     options = dict(run=str(run), samples=2, sampling=Sampling(steps=2, sampler=sampler))
     alone = [text for prompt in PROMPTS for text in generate(Options(**options, prompt=prompt), quiet())]
     assert generate(Options(**options, prompt=PROMPTS, batch=4), quiet()) == alone

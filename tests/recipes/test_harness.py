@@ -113,7 +113,7 @@ def test_the_conditional_score_leaves_the_context_clean(run, model):
     assert together < score < 0
 
 
-def test_the_conditional_score_bounds_what_the_model_writes_behind_a_prompt():
+def test_the_conditional_score_is_the_bound_behind_a_prompt():
     """One free position of a masked process: -log p(word | context) exactly, so the mean of bounds is that."""
     process = dd.presets.mdlm(5)
     table = torch.randn(6, 6, 5, generator=torch.Generator().manual_seed(0))
@@ -184,7 +184,7 @@ def test_stops():
     assert until("one", "\n") == "one" and until("one", ["", "x"]) == "one"
 
 
-def test_batches_hold_what_is_alike():
+def test_batches_hold_sequences_of_like_length():
     words = ["a", "bb", "c", "dd", "e"]
     assert list(batches(words, len, 2)) == [[0, 2], [4], [1, 3]]
 

@@ -93,7 +93,7 @@ def test_a_field_marks_itself(monkeypatch):
 
 
 def seconds(code):
-    """What a new interpreter takes as users start it, without shape checks, and what it printed."""
+    """Seconds of a new interpreter without shape checks, and its output."""
     folder = Path(__file__).parents[1] / "plugin_example"
     started, users = time.perf_counter(), {**os.environ, "DDLIB_SHAPECHECK": "0"}
     ended = subprocess.run(

@@ -25,7 +25,7 @@ ROWS, LENGTH, STEPS = 6, 24, 5
 
 @dataclass(frozen=True)
 class Built:
-    """What the command line left in a folder, and what was made of it."""
+    """Folder of a run of the command line, and the objects built from it."""
 
     tokenizer: Tokenizer
     found: clusters.Clusters

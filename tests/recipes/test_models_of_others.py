@@ -141,7 +141,7 @@ PROMPTS = ("We", "Tonight we celebrate the work of free people", "The [MASK:2] o
 
 @pytest.mark.slow  # test_prompt.py has the property
 @pytest.mark.parametrize("kind", KINDS)
-def test_prompts_of_several_lengths_give_together_what_each_gives_alone(folders, kind, monkeypatch):
+def test_prompts_of_several_lengths_give_the_same_together_as_alone(folders, kind, monkeypatch):
     options = dict(run=folders[kind], samples=2, new=6, sampling=Sampling(steps=2))
     alone = [text for prompt in PROMPTS for text in generate(Options(**options, prompt=prompt), quiet())]
     sizes, load = [], hub.load

@@ -11,7 +11,7 @@ COEFFICIENTS = (3.4445, -4.775, 2.0315)
 
 
 def walked(kind, shape, **how):
-    """Weights of four steps with gradients of their own, and the optimizer."""
+    """Weights of four steps with separate gradients, and the optimizer."""
     torch.manual_seed(0)
     weight = torch.nn.Parameter(torch.randn(shape))
     optimizer = kind([weight], lr=0.02, weight_decay=0.1, **how)

@@ -1,6 +1,6 @@
-"""Where a training step makes the host wait for the device: nowhere but in the places listed here.
+"""Waits of the host for the device in a training step: only in the places listed here.
 
-There is no device in these tests. ``Pretended`` makes CPU tensors say that they are on CUDA, so that all code takes the
+There is no device in these tests. ``Pretended`` makes CPU tensors report a CUDA device, so that all code takes the
 path of an accelerator, and notes every call that would wait there for a value: ``item``, ``tolist``, ``bool``, copies
 between host and device, and functions whose result has a size that depends on values.
 """
@@ -77,7 +77,7 @@ def _place():
 
 
 def waits(trained):
-    """Where a step waits, after one that does not count, and how often."""
+    """Places where a step waits, after one that does not count, and how often."""
     stream = batches(trained)
     given = [next(stream) for _ in range(2)]
     stream.close()

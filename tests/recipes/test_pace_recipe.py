@@ -48,7 +48,7 @@ def gradients(model):
     return torch.cat([value.grad.flatten() for value in model.parameters() if value.grad is not None])
 
 
-def test_together_is_what_it_was():
+def test_together_gives_the_noise_without_a_pace():
     process = dd.presets.hdlm(torch.arange(VOCAB) // 3)
     noisy = noised(process, batch(), 3, 4)
     noise = dd.KeyedGenerator(3, 4, torch.arange(4))
@@ -172,7 +172,7 @@ def test_packed_rows_have_one_time_each(tmp_path):
 
 
 class OneTime(torch.nn.Module):
-    """Takes one time per sequence, and does not say that it takes more."""
+    """Takes one time per sequence, without an attribute that it takes more."""
 
     def __init__(self, num_states: int, vocab_size: int):
         super().__init__()

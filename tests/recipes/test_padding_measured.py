@@ -1,4 +1,4 @@
-"""What an evaluation measures is of real tokens, however far rows are filled up; configs keep what padding means."""
+"""Evaluation without padding: results do not depend on how far rows are filled up."""
 
 import pytest
 import torch

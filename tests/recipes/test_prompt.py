@@ -59,7 +59,7 @@ def model(process, leaves_out=True, **changes):
     penalty=st.sampled_from([1.0, 1.5]),
     seed=st.integers(0, 100),
 )
-def test_rows_of_any_length_give_together_what_each_gives_alone(name, kind, blocks, pace, penalty, seed):
+def test_rows_of_any_length_give_the_same_together_as_alone(name, kind, blocks, pace, penalty, seed):
     sampling = Sampling(steps=3, sampler=name, pace=pace, repetition_penalty=penalty)
     sampler = dd.build("samplers", name)
     process = PROCESSES[kind]

@@ -12,7 +12,7 @@ from recipes import quickstart
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """What the quickstart found, and what it printed."""
+    """Result and output of the quickstart."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         result = quickstart.main(["--smoke", "--out", str(tmp_path_factory.mktemp("smoke"))])
     return result, printed.getvalue()

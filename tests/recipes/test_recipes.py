@@ -267,7 +267,7 @@ def test_a_file_without_mirror_pairs_is_read_as_before(tmp_path):
         (["--loss.levels=systematic"], r"loss\.levels: systematic was removed after 0\.1\.0, .*: use balanced"),
     ],
 )
-def test_removed_flags_are_refused_with_what_to_use(flags, message):
+def test_removed_flags_are_refused_with_their_replacement(flags, message):
     with pytest.raises(SystemExit, match=f"error: {message}"):
         owt.main(["hdlm", "--smoke", *flags])
 

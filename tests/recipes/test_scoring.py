@@ -53,7 +53,7 @@ def test_with_a_beginning_the_first_token_is_predicted_too(folder):
     assert float(scores.nats[1]) == pytest.approx(by_hand(scorer, ["<s>", "free"]), abs=1e-5)
 
 
-def test_the_error_names_what_the_scorer_cannot_read(folder):
+def test_the_error_names_a_text_that_the_scorer_cannot_read(folder):
     scores = score(load_scorer(str(folder)), ["the union " * 6, "the union"])
     assert scores.tokens.tolist() == [7, 1] and scores.cut == 1
 

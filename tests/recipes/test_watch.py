@@ -1,4 +1,4 @@
-"""What a run tells: the bar, metrics.jsonl, the boards and the samples' files."""
+"""Output of a run: the bar, metrics.jsonl, the boards and the samples' files."""
 
 import json
 import math

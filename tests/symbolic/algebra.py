@@ -22,7 +22,7 @@ class Process(NamedTuple):
 
 
 def vanishes(expression):
-    """Whether an expression in positive symbols is identically 0.
+    """True if an expression in positive symbols is identically 0.
 
     Logarithms are split along the irreducible factors of their arguments, after which they count as unknowns of a
     rational function, as does every power with a symbolic exponent.

@@ -21,7 +21,7 @@ HERE = {u: 1 - R(7, 10), v: 1 - R(3, 10)}
 
 
 def at_some_point(expression):
-    """The value where every symbol has a number of its own."""
+    """Value of the expression where every symbol has a different number."""
     symbols = sorted(expression.free_symbols - set(HERE), key=str)
     return expression.subs(HERE).subs({symbol: R(k, 2) for k, symbol in enumerate(symbols, start=3)}).evalf(20)
 
@@ -38,7 +38,7 @@ def test_the_true_formula_satisfies_its_identity(name):
 
 
 def test_at_gamma_one_too():
-    """Where the family has another form."""
+    """At gamma = 1 the family has another form."""
     assert all(vanishes(residual) for residual in descent_identity(descendant_logits(1), 1))
     assert all(vanishes(residual) for residual in mask_identity(word_column(descendant_logits, 1), 1))
     assert abs(at_some_point(descent_identity(printed_descent(1), 1)[0])) > 1e-3

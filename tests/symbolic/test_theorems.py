@@ -101,7 +101,7 @@ def test_the_gradient_of_the_cluster_loss_is_as_printed():
 
 @pytest.fixture(scope="module")
 def arbitrary():
-    """Two words, three states, every rate and every marginal a symbol of its own."""
+    """Two tokens, three states; every rate and every marginal is a separate symbol."""
     rates = sp.Matrix(3, 3, lambda i, j: sp.Symbol(f"Q_{i}{j}", positive=True) if i != j else 0)
     return Process(stochastic("q", 2, 3), with_diagonal(rates))
 

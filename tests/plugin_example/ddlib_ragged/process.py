@@ -19,7 +19,7 @@ from ddlib_ragged.schedule import LogOdds
 
 
 class Family(Float64Module):
-    """Tokens that share a way to the mask: a process of their own, and where its states stand among all states.
+    """Tokens that share a path to the mask: their process, and the numbers of its states among all states.
 
     Args:
         process: the way to the mask.
@@ -43,7 +43,7 @@ class Family(Float64Module):
         return self.states[: self.process.vocab_size]
 
     def owns(self, z: Tokens) -> Tensor:
-        """Whether each state is one of the family; the mask is one of every family."""
+        """True for each state of the family; the mask is one of every family."""
         return self.place[z] >= 0
 
     def local(self, z: Tokens) -> Tokens:
@@ -54,7 +54,7 @@ class Family(Float64Module):
 class Ragged(ForwardProcess):
     r"""Words climb a hierarchy to the mask, punctuation jumps straight to it at its own speed.
 
-    Below the mask each family f is a hierarchical process of its own, and the bound there is theory section 2. The mask
+    Below the mask each family f is a separate hierarchical process, and the bound there is theory section 2. The mask
     hides either. With :math:`a_f` the share of a family that is masked, :math:`F_f` its flux into the mask and
     :math:`p_f` its mass under p, :math:`q_t(m|p) = \sum_f p_f a_f`, and the mask hides family f with probability
     :math:`e_f = p_f a_f / q_t(m|p)`. A child y of the mask in f, a top cluster or a mark, has
