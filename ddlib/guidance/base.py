@@ -173,7 +173,7 @@ class Guidance(Part):
         log_probs = []
         for name, logits in outputs.items():
             try:
-                log_probs.append(place.laws(logits))
+                log_probs.append(place.log_probs(logits))
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{name}: {error}") from error
         return log_probs

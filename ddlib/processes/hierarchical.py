@@ -78,7 +78,7 @@ class Hierarchical(LevelProcess):
         return self._join_levels(self.occupancies(t), given).to(t.dtype)
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
-        return self._join_levels(self.occupancies(t).to(p.dtype), self.hierarchy.laws(p))
+        return self._join_levels(self.occupancies(t).to(p.dtype), self.hierarchy.probs_by_level(p))
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         return reach(self.hierarchy, x, z) * gather_last(self.occupancies(t), self.level_of(z))
@@ -94,7 +94,7 @@ class Hierarchical(LevelProcess):
 
     def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, s=s, p=p)
-        level, given_level = self.level_of(z), self.hierarchy.laws(p)
+        level, given_level = self.level_of(z), self.hierarchy.probs_by_level(p)
         jumps = self.level_posterior(level, t, s).to(p.dtype)
         blocks = []
         for i, probs in enumerate(given_level):
@@ -107,7 +107,7 @@ class Hierarchical(LevelProcess):
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, p=p)
-        level, given_level = self.level_of(z), self.hierarchy.laws(p)
+        level, given_level = self.level_of(z), self.hierarchy.probs_by_level(p)
         weight = gather_last(self.weights(t).to(p.dtype), level)
         blocks = [torch.zeros_like(probs) for probs in given_level]
         for i in range(self._depth):
@@ -119,7 +119,7 @@ class Hierarchical(LevelProcess):
         occupancies = unsqueeze_times(self.occupancies(self._one().expand(len(x)) if t is None else t), 1)
         result = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
         uniform = torch.full((self.vocab_size,), 1 / self.vocab_size, dtype=torch.float64, device=x.device)
-        for i, typical in enumerate(self.hierarchy.laws(uniform)):
+        for i, typical in enumerate(self.hierarchy.probs_by_level(uniform)):
             if i == 0:
                 nats = torch.full_like(result, -float(uniform[0].log()))
             elif self.hierarchy.between(0, i).plain:

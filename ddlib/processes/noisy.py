@@ -64,7 +64,7 @@ class Noisy(ResamplingProcess):
         return self._mixed(self.shares(t), given).to(t.dtype)
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
-        return self._mixed(self.shares(t), self.hierarchy.laws(p))
+        return self._mixed(self.shares(t), self.hierarchy.probs_by_level(p))
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         return self._at(self.shares(t), reach(self.hierarchy, x, z), z)
@@ -114,7 +114,7 @@ class Noisy(ResamplingProcess):
         shares = self.shares(self._one().expand(len(x)) if t is None else t)
         result = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
         uniform = torch.full((1, 1, self.vocab_size), 1 / self.vocab_size, dtype=torch.float64, device=x.device)
-        for i, probs in enumerate(self.hierarchy.laws(uniform)[:-1]):  # all tokens lead to the mask
+        for i, probs in enumerate(self.hierarchy.probs_by_level(uniform)[:-1]):  # all tokens lead to the mask
             kept, resampled = self._of_level(shares, i)
             ancestor = self._only_ancestor(x, i)
             if ancestor is None:

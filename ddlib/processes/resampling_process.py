@@ -39,7 +39,7 @@ class ResamplingProcess(ForwardProcess):
         self.ratios = tuple(map(ratio_of, self.p_uniform))
         frequencies = token_frequencies(frequency, hierarchy)
         self.frequency = None if frequency is None else frequencies
-        self.typical = torch.cat(hierarchy.laws(frequencies))
+        self.typical = torch.cat(hierarchy.probs_by_level(frequencies))
         self._fixed = (
             self._chain(torch.tensor(hierarchy.speeds, dtype=torch.float64)) if hierarchy.learned is None else None
         )

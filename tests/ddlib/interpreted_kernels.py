@@ -133,7 +133,7 @@ def test_excluded_tokens():
 @pytest.mark.parametrize("kernel", ["online", "row"])
 def test_nan_is_not_lost(kernel, monkeypatch):
     if kernel == "online":
-        monkeypatch.delattr(row.InPlace, "__call__")  # without gradients nobody asks for it
+        monkeypatch.delattr(row.InPlace, "__call__")  # without gradients it is not called
     process = MANY["clusters"]
     layer, (x, z, t) = batch(process)
     z = torch.full_like(z, process.num_states - 1)

@@ -184,11 +184,11 @@ def test_the_hierarchy_of_a_process_moves_with_it(process):
 
 @pytest.mark.parametrize("process", [Hierarchical(TREE, Linear()), GIDD(5, 0.2), Uniform(5, Linear())], ids=str)
 def test_the_properties_can_be_read_in_a_compiled_function(process):
-    def ask(z):
+    def properties(z):
         return z * len(process.levels) + (process.hierarchy is None) + len(process.modes)
 
     z = torch.arange(3)
-    assert torch.equal(torch.compile(ask, backend="eager", fullgraph=True)(z), ask(z))
+    assert torch.equal(torch.compile(properties, backend="eager", fullgraph=True)(z), properties(z))
 
 
 @every

@@ -52,7 +52,7 @@ def test_edge_balance_keeps_the_distribution_of_every_level(process, t, h, stren
     want = torch.minimum(strength * climbs, process.max_remask_prob(at(t), at(t))[0])
     assert (sigma[0] - want).abs().max() < 1e-12
     held = probs[:-1] > 1e-12
-    assert (kernel.diagonal(1) - sigma[0])[held].abs().max() < 1e-9 if held.any() else True  # nobody goes elsewhere
+    assert (kernel.diagonal(1) - sigma[0])[held].abs().max() < 1e-9 if held.any() else True  # no mass goes elsewhere
     assert kernel.triu(2).abs().max() == 0 and kernel.tril(-2).abs().max() == 0
 
 

@@ -97,7 +97,7 @@ def climbing(process, denoiser, t):
                     member_state = torch.full_like(state, tree.offsets[i] + member)
                     both = torch.stack([member_state, context] if position == 0 else [context, member_state], 1)
                     words = denoiser(both, at(t, len(both)))[:, position].softmax(-1)
-                    u_p = tree.laws(words)[j - 1]
+                    u_p = tree.probs_by_level(words)[j - 1]
                     joint = tree.between(j - 1, j).column(local) * u_p
                     pi = joint / joint.sum(-1, keepdim=True)
                     probs += (share[i] / share[j:].sum() * climb)[:, None] * pi
@@ -147,8 +147,8 @@ def test_edge_weights_that_sum_to_one_over_time_are_an_upper_bound_of_the_best_n
 def test_drawn_hierarchies(hierarchy, schedule, t, seed):
     """The mean is the bound's, all edges give the token's probability, weights of at least 1 at least the bound."""
     process = Hierarchical(hierarchy, schedule)
-    for ask in (claims._mean, claims._way):
-        for found in ask(process, {"t": t, "distribution": seed}):
+    for claim in (claims._mean, claims._way):
+        for found in claim(process, {"t": t, "distribution": seed}):
             assert ((found.got - found.expected).abs() <= found.allowed).all(), found.quantity
 
 
@@ -195,7 +195,7 @@ def test_hard_mode_of_a_posterior_is_all_edges_at_full_weight_at_any_depth():
     assert torch.allclose(*both, rtol=1e-10)
     cavity = dd.training_loss(process, logits, *noisy, mode="hard", reduction="none")
     between = (process.level_of(noisy[1]) > 1) & (process.level_of(noisy[1]) < 4)
-    assert (cavity[between] > both[1][between] + 1e-6).any()  # of a cavity it asks for edges above the state too
+    assert (cavity[between] > both[1][between] + 1e-6).any()  # for a cavity it needs edges above the state too
 
 
 NOISE = {

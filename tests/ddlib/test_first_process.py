@@ -174,7 +174,7 @@ def test_every_claim_rests_on_claims_that_there_are_and_on_none_in_a_circle():
         above(name)
 
 
-def ask(*failures, rests=None, places=None):
+def follows_of(*failures, rests=None, places=None):
     """Checks of claims a, b, c, ...: the ones named fail."""
     checks = []
     for name in "abcdef":
@@ -186,20 +186,20 @@ def ask(*failures, rests=None, places=None):
 
 
 def test_a_failure_follows_through_claims_that_hold():
-    assert ask("a", "c", "d", rests={"c": ("b",), "b": ("a",)}) == {"a": "", "c": "room: a", "d": ""}
+    assert follows_of("a", "c", "d", rests={"c": ("b",), "b": ("a",)}) == {"a": "", "c": "room: a", "d": ""}
 
 
 def test_one_exception_at_one_line_is_one_failure():
     here, there = Place("f.py", 1, "A.b", "x"), Place("f.py", 2, "A.b", "y")
     places = {"a": here, "b": here, "c": there, "d": here}
-    follows = ask("a", "b", "c", "d", rests={"a": ("b",)}, places=places)
+    follows = follows_of("a", "b", "c", "d", rests={"a": ("b",)}, places=places)
     assert follows == {"a": "", "b": "room: a", "c": "", "d": "room: a"}
 
 
 def test_failures_that_rest_on_each_other_have_a_first():
     here, there = Place("f.py", 1, "A.b", "x"), Place("f.py", 2, "A.b", "y")
     places = {"a": here, "b": there, "c": here, "d": there}
-    follows = ask("a", "b", "c", "d", rests={"a": ("d",), "b": ("c",)}, places=places)
+    follows = follows_of("a", "b", "c", "d", rests={"a": ("d",), "b": ("c",)}, places=places)
     assert follows == {"a": "", "b": "room: a", "c": "room: a", "d": "room: a"}
 
 
@@ -292,14 +292,14 @@ def test_the_report_explains_a_wrong_method(method, new, name, message):
 
 
 def test_words_take_numbers_from_the_worst_place_and_leave_braces_alone():
-    def ask(subject, point):
+    def compare(subject, point):
         yield Comparison("q", ("i",), torch.tensor([0.0, 2.0, 5.0]), torch.zeros(3), 1.0, says="q[{i}] = {got:g}")
 
-    assert failed_text(ask) == "q[2] = 5"
+    assert failed_text(compare) == "q[2] = 5"
 
 
-def failed_text(ask):
-    return str(Claim("room", "name", "proves", "1", ask).check(object(), False).counterexample)
+def failed_text(compare):
+    return str(Claim("room", "name", "proves", "1", compare).check(object(), False).counterexample)
 
 
 # the command

@@ -237,7 +237,7 @@ def test_the_gradient_is_there_without_gradients():
 MASKS, Z = KINDS["masked"], torch.tensor([[4, 0]])
 
 
-def say(columns, value=0.0):
+def flat(columns, value=0.0):
     return lambda z, t: torch.full((*z.shape, columns), value)
 
 
@@ -245,11 +245,11 @@ def classed(answer, how="exact", strength=1.0):
     def label(states, t):
         return answer(states) if callable(answer) else answer
 
-    return lambda: ClassifierBased(MASKS, say(4), label, strength, how)(Z, at(0.5))
+    return lambda: ClassifierBased(MASKS, flat(4), label, strength, how)(Z, at(0.5))
 
 
 def made(*given, **options):
-    return lambda: ClassifierFree(MASKS, say(4), say(4), *given, **options)
+    return lambda: ClassifierFree(MASKS, flat(4), flat(4), *given, **options)
 
 
 test_refused_by_name_value_and_rule = refuses(r"""
@@ -262,21 +262,21 @@ test_refused_by_name_value_and_rule = refuses(r"""
     made(2.0, interval=(0.7, 0.2))() | ValueError | interval is \(0.7, 0.2\).*the earlier first
     made(2.0, interval=(0.7,))() | ValueError | interval is \(0.7,\), must be two times
     made(2.0, parameterization="logits")() | ValueError | parameterization is 'logits'
-    ClassifierFree(None, say(4), say(4), 2.0) | TypeError | process is None.*ForwardProcess
-    ClassifierFree(MASKS, None, say(4), 2.0) | TypeError | conditional is None, must be a denoiser
-    ClassifierFree(MASKS, say(4), 3, 2.0) | TypeError | unconditional is 3, must be a denoiser
-    ClassifierFree(MASKS, say(4), say(5), 2.0)(Z, at(0.5))
+    ClassifierFree(None, flat(4), flat(4), 2.0) | TypeError | process is None.*ForwardProcess
+    ClassifierFree(MASKS, None, flat(4), 2.0) | TypeError | conditional is None, must be a denoiser
+    ClassifierFree(MASKS, flat(4), 3, 2.0) | TypeError | unconditional is 3, must be a denoiser
+    ClassifierFree(MASKS, flat(4), flat(5), 2.0)(Z, at(0.5))
         | ValueError | conditional has 4 columns and unconditional has 5 columns: they must be of one vocabulary
-    ClassifierFree(MASKS, say(5), say(5), 2.0)(Z, at(0.5))
+    ClassifierFree(MASKS, flat(5), flat(5), 2.0)(Z, at(0.5))
         | ValueError | conditional: logits has 5 columns, the process has vocab_size 4
-    ClassifierFree(MASKS, say(4), say(4, float("nan")), 2.0)(Z, at(0.5))
+    ClassifierFree(MASKS, flat(4), flat(4, float("nan")), 2.0)(Z, at(0.5))
         | ValueError | unconditional: logits at position.*NaN
     made(lambda t: [t])()(Z, at(0.5)) | TypeError | strength\(0.5\) is \[0.5\], must be a number between 0
     made(lambda t: t - 1)()(Z, at(0.5)) | ValueError | strength\(0.5\) is -0.5, must be between 0
     made(lambda t: math.inf)()(Z, at(0.5)) | ValueError | strength\(0.5\) is inf, must be between 0
-    ClassifierBased(MASKS, say(4), None) | TypeError | classifier is None, must be a function
-    ClassifierBased(MASKS, say(4), say(4), how="both") | ValueError | how is 'both', must be one of 'exact'
-    ClassifierBased(MASKS, say(4), say(4), True) | TypeError | strength is True
+    ClassifierBased(MASKS, flat(4), None) | TypeError | classifier is None, must be a function
+    ClassifierBased(MASKS, flat(4), flat(4), how="both") | ValueError | how is 'both', must be one of 'exact'
+    ClassifierBased(MASKS, flat(4), flat(4), True) | TypeError | strength is True
     classed(torch.zeros(2, 2))() | ValueError | classifier's answer has shape \(2, 2\), must be \(B,\) = \(1,\)
     classed(0.5)() | TypeError | classifier gives float, must be a floating-point tensor \(B,\)
     classed(lambda s: s.sum((1, 2)) * float("nan"))() | ValueError | classifier's answer holds \[nan\]

@@ -230,7 +230,7 @@ def test_child_logits_and_those_of_words_draw_the_same_text(order):
         return table[z] + table[z.roll(1, -1)]
 
     process = dd.presets.hdlm_levels([edge.parents.tolist() for edge in tree.maps[:-1]])
-    options = {"shape": (6, 5), "steps": 20}  # as many as edges, so that nobody has to go down several at once
+    options = {"shape": (6, 5), "steps": 20}  # as many as edges, so that no position descends several at once
     ours = generate(process, children, order, parameterization=dd.Children(tree), **options)
     theirs = generate(process, lambda z, t: dd.token_logits(tree, children(z, t)), order, **options)
     assert torch.equal(ours, theirs)

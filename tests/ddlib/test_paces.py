@@ -86,19 +86,6 @@ def test_patches_are_drawn_in_turn_and_made_of_plain_values():
     assert (middle[:, :, :2] < 3).all() and (middle[:, :, 2:] == 3).all()
 
 
-@pytest.mark.parametrize("pace", [Patches.examples()[1], *(pytest.param(p, marks=SLOW) for p in Patches.examples())])
-def test_patches_are_verified(pace):
-    assert dd.verify(pace).ok
-
-
-APART = [Lanes(2), Halton((2, 2), 2), Checkerboard((2, 2))]
-
-
-@pytest.mark.parametrize("pace", [*APART[:2], *(pytest.param(p, marks=SLOW) for p in (APART[2], *Lanes.examples()))])
-def test_paces_that_keep_positions_apart_are_verified(pace):
-    assert dd.verify(pace).ok
-
-
 def groups(pace, length):
     """Positions that move together, in the order of generation."""
     turns = pace.turns(torch.zeros(1, length, dtype=F64))[0].long()
@@ -358,10 +345,10 @@ class Mine(Pace):
     """Pace with given times and speeds."""
 
     def __init__(self, times=lambda u, chance: u, speeds=lambda u, chance: torch.ones_like(u)):
-        self.say, self.fast = times, speeds
+        self.when, self.fast = times, speeds
 
     def times(self, u, chance):
-        return self.say(u, chance)
+        return self.when(u, chance)
 
     def speeds(self, u, chance):
         return self.fast(u, chance)

@@ -66,13 +66,6 @@ def test_the_closed_form_is_the_sum_over_words(data, powers, schedule, t):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("process", PerWord.examples(), ids=repr)
-def test_it_is_verified(process):
-    report = dd.verify(process)
-    assert report.ok, report.refutation
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["Ancestral", "Euler", "Psi", "TauLeaping"])
 def test_samplers_run_it(sampler):
     sampler = {"Psi": lambda: dd.samplers.Psi(0.7)}.get(sampler, getattr(dd.samplers, sampler))()

@@ -56,7 +56,7 @@ def test_levels_keep_their_distribution_for_every_share_of_remasking(process, on
     before, after = process.occupancies(at(t))[0], process.occupancies(at(s))[0]
     assert bool((kernel >= 0).all()) and (before @ kernel - after).abs().max() < 1e-12
     if s == 0:
-        assert kernel[before > 1e-300, 1:].max() < 1e-12  # nobody climbs from the data
+        assert kernel[before > 1e-300, 1:].max() < 1e-12  # no token ascends from the data
 
 
 @pytest.mark.parametrize("name", LEVELS)

@@ -243,7 +243,7 @@ def test_a_posterior_network_samples_as_the_cavity_network_it_belongs_to(name):
     cavity = Network(process)
 
     def posterior(z, t):
-        inside = t.double().clamp(1e-6, 1)  # what comes after t = 0 is not the network's to say
+        inside = t.double().clamp(1e-6, 1)  # after t = 0 the network has no influence
         return dd.posterior_logits(process, cavity(z, t).double(), z, inside).clamp_min(-1e9)
 
     a, b = (

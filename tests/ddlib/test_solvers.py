@@ -206,7 +206,7 @@ def test_logits_of_children_serve_as_well(sampler):
     assert bool((words < V).all())
     for before, after in pairwise(states):
         above = process.likelihood(before, after.clamp_max(V - 1), at(0.5, 30)) > 0
-        assert bool((above | (after >= V)).all())  # nobody leaves its cluster
+        assert bool((above | (after >= V)).all())  # no token leaves its cluster
 
 
 test_bad_input_is_refused = refuses(r"""

@@ -300,11 +300,11 @@ def test_bounds_on_counts_have_the_stated_false_alarm_rate():
 
 
 def test_a_claim_reports_its_worst_case_and_refuses_another_shape():
-    def ask(subject, point):
+    def compare(subject, point):
         t = torch.tensor([0.1, 0.4, 0.2]) * point["t"]
         yield Comparison("value", ("i",), t, torch.zeros(3), 1.0)
 
-    check = Claim("room", "name", "proves", "1", ask, ({"t": 0.5}, {"t": 2.0})).check(object(), False)
+    check = Claim("room", "name", "proves", "1", compare, ({"t": 0.5}, {"t": 2.0})).check(object(), False)
     assert check.ok and check.worst == pytest.approx(0.8) and check.worst_at == " at t = 2, i = 1"
     assert check.compared == 6
 

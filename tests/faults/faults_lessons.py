@@ -59,7 +59,7 @@ def the_loss_multiplies_by_the_bounds_weight_too(weighted, rule, process, weight
     return weight * weighted(rule, process, weight, *given)
 
 
-@fault("the fused loss asks the same rule", Clip, 2.0, within=PLANS)
+@fault("the fused loss uses the same rule", Clip, 2.0, within=PLANS)
 def the_fused_loss_ignores_the_weighting(weighted, rule, process, weight, *given):
     return weight
 

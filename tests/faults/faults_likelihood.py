@@ -9,14 +9,14 @@ from ddlib.samplers import Confidence, EntropyBounded, LeftToRight
 from ddlib.samplers.confidence import entropy
 from ddlib.samplers.runtime.reverse_step import transition_log_prob
 from ddlib.utils.random import rand
-from ddlib.verification.claims.samplers import likelihood as ASKS
+from ddlib.verification.claims.samplers import likelihood as READING
 
 READS, COSTS = (sys.modules[f"ddlib.samplers.{name}"] for name in ("likelihood", "order_costs"))
 
 
 def choosing(patch, look):
     """Order whose likelihood of x uses ``look`` as scores, which depend on x; its draws are those of the right one."""
-    right = ASKS.likelihood
+    right = READING.likelihood
 
     def likelihood(process, denoiser, x, order, **options):
         class Broken(type(order)):
@@ -27,11 +27,11 @@ def choosing(patch, look):
         vars(peeking).update(vars(order))
         return right(process, denoiser, x, peeking, **options)
 
-    patch.setattr(ASKS, "likelihood", likelihood)
+    patch.setattr(READING, "likelihood", likelihood)
     return Confidence("probability")
 
 
-@fault("the order chooses before x has a say")
+@fault("the order chooses independently of x")
 def positions_whose_child_is_likeliest_come_first(patch):
     def scores(run, predicted, level, x):
         below = run.process.ascend(x, (level - 1).clamp_min(0))
@@ -40,7 +40,7 @@ def positions_whose_child_is_likeliest_come_first(patch):
     return choosing(patch, scores)
 
 
-@fault("the order chooses before x has a say")
+@fault("the order chooses independently of x")
 def the_order_sees_a_positions_own_word(patch):
     def scores(run, predicted, level, x):
         logits = run.predict(x, torch.zeros(len(x), dtype=torch.float64))[predicted.b, predicted.i]
@@ -86,7 +86,7 @@ def the_model_time_is_that_of_masks_only(model_time, run, z, expected):
     return torch.ones(len(z), dtype=torch.float64)
 
 
-@fault("a text is read in as many steps as it is drawn", LeftToRight, within=ASKS)
+@fault("a text is read in as many steps as it is drawn", LeftToRight, within=READING)
 def a_text_is_read_edge_by_edge_that_is_drawn_in_few_steps(likelihood, *args, steps, **options):
     return likelihood(*args, **options)
 

@@ -79,7 +79,7 @@ def balance_counts_no_redraws(_weight_and_mean, self, x, z, t):
     return mean - self.schedule.rate(t)[:, None] * again, here
 
 
-@fault("q_{t|s}(z|y) has a part that no y has a say in", Noisy, build=noisy)
+@fault("q_{t|s}(z|y) has a part independent of y", Noisy, build=noisy)
 def the_posterior_forgets_redraws_since(shares_between, self, s, t):
     kept, redrawn = shares_between(s, t)
     return LevelProbs(kept + redrawn, torch.zeros_like(redrawn))

@@ -142,23 +142,23 @@ def climbed(process, level, chances, generator):
     return (rand(level.shape, generator, level.device)[..., None] >= probs.cumsum(-1)[..., :-1]).sum(-1)
 
 
-@fault("who overshoots comes back from u to s", Forwards, 0.5)
+@fault("an overshoot comes back from u to s", Forwards, 0.5)
 def the_way_back_is_that_from_the_start_of_the_step(forwards, self, process, z, t, s, u, generator):
     return climbed(process, process.sample_level(z, t, u, generator), process.level_transition(s, t), generator)
 
 
-@fault("who overshoots comes back from u to s", Forwards, 0.5)
+@fault("an overshoot comes back from u to s", Forwards, 0.5)
 def the_way_back_starts_at_the_level_that_the_step_started_from(forwards, self, process, z, t, s, u, generator):
     up = climbed(process, process.level_of(z), process.level_transition(u, s), generator)
     return torch.where(up > process.level_of(z), up, process.sample_level(z, t, u, generator))
 
 
-@fault("who overshoots comes back from u to s", Forwards, 0.5)
+@fault("an overshoot comes back from u to s", Forwards, 0.5)
 def there_is_no_way_back(forwards, self, process, z, t, s, u, generator):
     return process.sample_level(z, t, u, generator)
 
 
-@fault("who overshoots comes back from u to s, by the process of the noise", Overshoot, 0.5)
+@fault("an overshoot comes back from u to s, by the process of the noise", Overshoot, 0.5)
 def whoever_jumps_again_comes_back_as_another_word(step, self, run, state, k):
     t, s = at(run, k), at(run, k + 1)
     u = (1 - self.amount) * s

@@ -63,18 +63,18 @@ def tokens_are_tempered_in_place_of_states(patch):
 @fault("the power of a sum is no sum of powers", ClassifierFree, build=free)
 def masses_are_summed_after_tempering(steer, self, place):
     words = steer(TokenTarget(place.process, place.parameterization, place.z, place.t))
-    return ChildTarget(place.process, "cavity", place.z, place.t).laws(words) if self.on == "states" else words
+    return ChildTarget(place.process, "cavity", place.z, place.t).log_probs(words) if self.on == "states" else words
 
 
 @fault("the distribution of z_s is tempered, not that of the token", ClassifierFree, name="uniform", build=free)
 def words_are_tempered_and_noised_after(steer, self, place):
     words = steer(TokenTarget(place.process, place.parameterization, place.z, place.t))
-    return StepTarget(place.process, "cavity", place.z, place.t, place.s).laws(words)
+    return StepTarget(place.process, "cavity", place.z, place.t, place.s).log_probs(words)
 
 
 @fault("q_s(.|p) takes a distribution", free, name="uniform", within=StepTarget)
-def step_distributions_are_made_of_unnormalised_tokens(laws, self, logits):
-    process, cavity = self.process, TokenTarget.laws(self, logits).exp()
+def step_distributions_are_made_of_unnormalised_tokens(log_probs, self, logits):
+    process, cavity = self.process, TokenTarget.log_probs(self, logits).exp()
     into = process.transition(self.s[0], self.t[0])[:, self.z].movedim(0, -1)
     return (process.predictive(cavity, self.s) * into).log()
 

@@ -1,4 +1,4 @@
-"""DiT by blocks: who sees whom, and noisy and clean text side by side against one pass per block."""
+"""DiT by blocks: attention between blocks, and noisy and clean text side by side against one pass per block."""
 
 import pytest
 import torch

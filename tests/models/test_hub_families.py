@@ -46,7 +46,7 @@ LLADA = dict(
 
 
 def unmasked(network: nn.Module, z: torch.Tensor, size: int = 0, words: int = TOKENS) -> torch.Tensor:
-    """The logits of a causal class without its causality, another way: a mask of who is seen, of booleans."""
+    """The logits of a causal class without its causality, another way: a boolean attention mask."""
     index = torch.arange(z.shape[1])
     seen = index[:, None] // size >= index // size if size else torch.ones(len(index), len(index), dtype=torch.bool)
     return network.eval()(input_ids=z, attention_mask=seen[None, None].expand(len(z), 1, -1, -1)).logits[..., :words]

@@ -90,7 +90,7 @@ def test_every_tensor_of_the_published_sizes_has_its_place(name, size):
     assert fingerprint(table) == expected["fingerprint"]
     tensors = {key: torch.empty(shape, device="meta") for key, shape in table.items()} | buffers(case, length=512)
     assert sum(tensors[key].numel() for key in table) == expected["parameters"]
-    load(case, tensors)  # refuses what it does not know and what it misses
+    load(case, tensors)  # refuses unknown and missing tensors
 
 
 def test_vocabularies_of_the_papers_need_no_arguments():

@@ -134,9 +134,9 @@ def imports(python: Path, folder: Path) -> str:
 
 def quick(python: Path, folder: Path) -> str:
     """``import ddlib`` takes little time, the best of three, where nothing else of ours is at work."""
-    ask = "import os, {}; print(sum(os.times()[:2]))"
+    script = "import os, {}; print(sum(os.times()[:2]))"
     best = {
-        name: min(float(call(python, "-c", ask.format(name), folder=folder)) for _ in range(3))
+        name: min(float(call(python, "-c", script.format(name), folder=folder)) for _ in range(3))
         for name in ("torch", "ddlib")
     }
     if best["ddlib"] > max(SECONDS, SHARE * best["torch"]):
@@ -185,7 +185,7 @@ def recipes(python: Path, folder: Path) -> str:
 def smoke(python: Path, wheel: Path, folder: Path, lowest: bool) -> str:
     """A recipe goes the whole way from where it was laid."""
     install(python, wheel, "[recipes]", lowest)
-    # both ask for the blocks of the network, which isinstance does not find from Python 3.12 on
+    # both read the blocks of the network, which isinstance does not find from Python 3.12 on
     flags = ("--smoke", "--steps", "2", "--optimizer.muon", "--hardware.recompute")
     call(python, "-m", "recipes.owt", "mdlm", *flags, folder=folder / "mine", OMP_NUM_THREADS="1")
     console = python.parent / "ddlib"

@@ -50,7 +50,7 @@ def publish_tiny(
         process=process or dict(kind="mdlm"),
         pace=pace,
         model=dict(kind="dit", dim=16, depth=depth, heads=2, cond_dim=8, pad_to=1),
-        loss=Loss(parameterization="posterior"),  # not what ddlib takes if nobody tells it
+        loss=Loss(parameterization="posterior"),  # not the default
         optimizer=Optimizer(lr=1e-3),
         output=Output(folder=folder / "run"),
         batch=4,

@@ -196,9 +196,9 @@ def test_errors_over_texts_and_over_noise_by_hand(published):
     found = estimates([one, other], published.data)
     bound = found["nats_per_token"]
     assert bound.value == pytest.approx(15 / 5)
-    # replicates say 14/5 and 16/5
+    # replicates: 14/5 and 16/5
     assert bound.noise == pytest.approx(0.2)
-    # sequences say 5 of 2 tokens and 10 of 3: residuals -1 and 1
+    # sequences: 5 of 2 tokens and 10 of 3: residuals -1 and 1
     assert bound.error == pytest.approx(math.sqrt(2 * 2) / 5)
     assert found["diffusion"].value == pytest.approx(14 / 5) and found["prior"].value == 0
     assert found["reconstruction"].value == pytest.approx(1 / 5)

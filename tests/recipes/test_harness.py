@@ -29,7 +29,7 @@ def request(*arguments, doc=0, kind="loglikelihood"):
     return Instance(kind, {}, arguments, 0, metadata=("task", doc, 1))
 
 
-def ask(model, *pairs):
+def scores_of(model, *pairs):
     return [score for score, _ in model.loglikelihood([request(*pair) for pair in pairs], disable_tqdm=True)]
 
 
@@ -47,14 +47,14 @@ def test_the_score_is_minus_the_mean_of_bounds_without_the_beginning(model):
         with torch.no_grad():
             bound = dd.bound(saved.process, denoiser, x, noise, parameterization="posterior")
         expected.append(float(bound.total[:, 1:].sum()))
-    assert ask(model, ("The state of", " our union"))[0] == pytest.approx(-sum(expected) / 4, rel=1e-5)
+    assert scores_of(model, ("The state of", " our union"))[0] == pytest.approx(-sum(expected) / 4, rel=1e-5)
 
 
 def test_scores_do_not_depend_on_batch_or_order(run, model):
     pairs = [("The state of", " our union"), ("The state of", " free people"), ("", "No."), ("We", " pay for them")]
-    expected = ask(model, *pairs)
-    assert ask(DiffusionLM(run, samples=4), *pairs) == pytest.approx(expected, rel=1e-5)
-    assert ask(model, *pairs[::-1])[::-1] == pytest.approx(expected, rel=1e-5)
+    expected = scores_of(model, *pairs)
+    assert scores_of(DiffusionLM(run, samples=4), *pairs) == pytest.approx(expected, rel=1e-5)
+    assert scores_of(model, *pairs[::-1])[::-1] == pytest.approx(expected, rel=1e-5)
 
 
 def test_choices_of_a_question_share_times_and_noise(model):
@@ -91,8 +91,8 @@ def test_times_of_a_question_are_stratified():
 def test_scores_per_token(run, model):
     context, completion = "The state of", " our union"
     size = len(model.saved.encode(context + completion))
-    per_token = ask(DiffusionLM(run, samples=4, per_token=True), (context, completion))[0]
-    assert per_token * size == pytest.approx(ask(model, (context, completion))[0], rel=1e-5)
+    per_token = scores_of(DiffusionLM(run, samples=4, per_token=True), (context, completion))[0]
+    assert per_token * size == pytest.approx(scores_of(model, (context, completion))[0], rel=1e-5)
 
 
 def test_greedy_is_never_claimed(model):
@@ -104,12 +104,12 @@ def test_the_conditional_score_leaves_the_context_clean(run, model):
     row = conditional._row("The state of ", "our union", 0)
     assert row.given == 1 + len(conditional.saved.encode("The state of"))
     assert model._row("The state of ", "our union", 0).given == 1
-    seen = watched(conditional, lambda: ask(conditional, ("The state of ", "our union")))
+    seen = watched(conditional, lambda: scores_of(conditional, ("The state of ", "our union")))
     words = torch.tensor(row.words)
     for z in seen:
         assert bool((z[:, : row.given] == words[: row.given]).all())
     assert any(bool((z[:, row.given :] != words[row.given :]).any()) for z in seen)
-    score, together = (ask(one, ("The state of ", "our union"))[0] for one in (conditional, model))
+    score, together = (scores_of(one, ("The state of ", "our union"))[0] for one in (conditional, model))
     assert together < score < 0
 
 

@@ -96,7 +96,7 @@ GROUPING = {
     "ddlib/kernels/subset_logsumexp.py: blocks.<locals>.<genexpr>",
     "ddlib/kernels/subset_logsumexp.py: Range.__call__",
 }
-"""Rows that need the same columns share products, whose sizes the host must know. This is the way without Triton; with
+"""Rows that need the same columns share products, whose sizes the host needs. This is the way without Triton; with
 it the host waits once a step (``ddlib.kernels.gpu.vocab_order``)."""
 MASKS = GROUPING - {"ddlib/kernels/subset_logsumexp.py: Range.__call__"}  # one level: words, no clusters
 SELECTING = {"ddlib/kernels/dispatch.py: _hierarchical"}  # all rows of a level need all columns

@@ -51,7 +51,7 @@ def terms(sequences: int = 5) -> Terms:
     return Terms(torch.arange(sequences), nats, torch.arange(8, 8 + sequences))
 
 
-def tell(watch: Watch, numbers) -> None:
+def feed(watch: Watch, numbers) -> None:
     for number in numbers:
         watch.step(number, made(number))
 
@@ -66,7 +66,7 @@ def untimed(folder: Path) -> list[dict]:
 
 def test_a_record_holds_the_step_exactly(tmp_path):
     with Watch(recipe(tmp_path), True, 0) as watch:
-        tell(watch, [1, 2])
+        feed(watch, [1, 2])
     step = made(2)
     assert untimed(tmp_path) == [
         {
@@ -80,13 +80,13 @@ def test_a_record_holds_the_step_exactly(tmp_path):
 
 def test_every_few_steps_and_the_last(tmp_path):
     with Watch(replace(recipe(tmp_path), steps=5), True, 0) as watch:
-        tell(watch, range(1, 6))
+        feed(watch, range(1, 6))
     assert [found["step"] for found in records(tmp_path)] == [2, 4, 5]
 
 
 def test_records_are_on_disk_at_once(tmp_path):
     with Watch(recipe(tmp_path), True, 0) as watch:
-        tell(watch, [1, 2])
+        feed(watch, [1, 2])
         assert len(records(tmp_path)) == 1
 
 
@@ -104,16 +104,16 @@ def test_a_killed_run_ends_with_the_records_of_one_that_was_not(tmp_path, cut):
     for folder in (whole, killed):
         folder.mkdir()
     with Watch(recipe(whole), True, 0) as watch:
-        tell(watch, range(1, STEPS + 1))
+        feed(watch, range(1, STEPS + 1))
         watch.bound(STEPS, terms())
     with Watch(recipe(killed), True, 0) as watch:
-        tell(watch, range(1, 6))
+        feed(watch, range(1, 6))
     path = killed / METRICS
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - cut)
     with Watch(recipe(killed), True, 3) as watch:
         assert [found["step"] for found in records(killed)] == [2]
-        tell(watch, range(4, STEPS + 1))
+        feed(watch, range(4, STEPS + 1))
         watch.bound(STEPS, terms())
     assert untimed(killed) == untimed(whole)
     assert [path.name for path in killed.iterdir()] == [METRICS]
@@ -151,7 +151,7 @@ def test_a_broken_line_before_the_last_is_refused(tmp_path, line):
 def test_seconds_go_on_after_a_resume(tmp_path):
     (tmp_path / METRICS).write_text('{"step": 2, "kind": "train", "seconds": 100.0}\n')
     with Watch(recipe(tmp_path), True, 3) as watch:
-        tell(watch, [4])
+        feed(watch, [4])
     assert records(tmp_path)[1]["seconds"] == pytest.approx(100, abs=2) and records(tmp_path)[1]["seconds"] > 100
 
 
@@ -223,7 +223,7 @@ def test_the_bound_and_its_terms(tmp_path, capsys):
 def test_the_printed_loss_has_its_description(tmp_path, capsys, loss, label):
     changed = replace(recipe(tmp_path), model=dict(kind="dit", dim=8, depth=1, heads=1), loss=loss)
     with Watch(changed, True, 0) as watch:
-        tell(watch, [1])
+        feed(watch, [1])
     assert f"loss {made(1).loss:.3f} nats/token ({label})  " in capsys.readouterr().out
 
 
@@ -278,7 +278,7 @@ def test_other_ranks_write_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with Watch(recipe(tmp_path, tensorboard=True, wandb="words"), False, 0) as watch:
         watch.say("nothing")
-        tell(watch, range(1, STEPS + 1))
+        feed(watch, range(1, STEPS + 1))
         watch.weights(2, torch.ones(3))
         watch.bound(2, terms())
         watch.samples(2, ["text"], [(1.0, "_")])
@@ -293,7 +293,7 @@ def events(folder: Path) -> EventAccumulator:
 
 def test_tensorboard_holds_it_all(tmp_path):
     with Watch(recipe(tmp_path, tensorboard=True), True, 0) as watch:
-        tell(watch, range(1, 5))
+        feed(watch, range(1, 5))
         live = [event.step for event in events(tmp_path).Scalars("train/loss")]
         watch.weights(4, torch.arange(5.0))
         watch.bound(4, terms())
@@ -314,9 +314,9 @@ def test_tensorboard_holds_it_all(tmp_path):
 
 def test_tensorboard_hides_repeated_steps(tmp_path):
     with Watch(recipe(tmp_path, tensorboard=True), True, 0) as watch:
-        tell(watch, range(1, 7))
+        feed(watch, range(1, 7))
     with Watch(recipe(tmp_path, tensorboard=True), True, 3) as watch:
-        tell(watch, range(4, 5))
+        feed(watch, range(4, 5))
     assert [event.step for event in events(tmp_path).Scalars("train/loss")] == [2, 4]
 
 
@@ -349,7 +349,7 @@ def wandb(monkeypatch):
 
 def test_wandb_receives_every_record(tmp_path, wandb):
     with Watch(recipe(tmp_path, wandb="words"), True, 0) as watch:
-        tell(watch, [1, 2])
+        feed(watch, [1, 2])
         watch.weights(2, torch.arange(3.0))
         watch.samples(2, ["<s> & </s>"], [])
     (_, start), *defined, logged, quantiles, histogram, text, end = wandb.calls
@@ -435,7 +435,7 @@ def test_one_bar_on_a_terminal_and_lines_above_it(tmp_path, monkeypatch, capsys)
         lambda: Console(file=sys.stdout, force_terminal=True, width=80, highlight=False),
     )
     with Watch(recipe(tmp_path), True, 0) as watch:
-        tell(watch, range(1, STEPS + 1))
+        feed(watch, range(1, STEPS + 1))
         watch.say("a line [of its own]")
     shown = capsys.readouterr().out
     assert f"{STEPS}/{STEPS}  loss" in shown and "tokens/s" in shown and "━" in shown
