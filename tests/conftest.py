@@ -71,7 +71,7 @@ def checked_in_full(request):
 
 @pytest.fixture
 def as_users_call():
-    """Without jaxtyping's checks, which users do not have on: what our own refusals say."""
+    """Tests without jaxtyping's checks, which users do not have on: the errors are those of ddlib."""
     with unchecked():
         yield
 

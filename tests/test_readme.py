@@ -42,7 +42,7 @@ def test_docstring_examples(name):
     assert doctest.testmod(module, extraglobs={"torch": torch}).failed == 0
 
 
-def test_what_is_registered_is_what_is_declared():
+def test_registered_names_are_the_declared_ones():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     for kind in ddlib.registry.GROUPS:
         names = set(declared[f"ddlib.{kind}"])

@@ -12,7 +12,7 @@ from ddlib.guidance.base import Guidance, Strength, check_part, place_of
 from ddlib.guidance.targets import ChildTarget, TokenTarget
 from ddlib.guidance.zoo import Lookup, Scale
 from ddlib.parameterization.logits import Parameterization
-from ddlib.processes import ForwardProcess, beside
+from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.examples import four
 from ddlib.typing import Denoiser, Times, Tokens
 from ddlib.utils.validation import check_shape, require, visible
@@ -85,7 +85,7 @@ class ClassifierBased(Guidance):
         return {0.0: self.denoiser}
 
     def steer(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
-        gamma = beside(self.strength_at(place.t))[..., None]
+        gamma = unsqueeze_times(self.strength_at(place.t))[..., None]
         if bool((gamma == 0).all()):
             return self.evaluate(place, "denoiser")[0]
         change = self.change(place)

@@ -200,18 +200,18 @@ class Kept:
     def rows(self, index: Tensor) -> "Kept":
         """Select some of the sequences; outputs stored for these are shared with the original."""
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index
-        return Kept(self.words[index], self.read.rows(index), self._said, self._index[index])
+        return Kept(self.words[index], self.read.rows(index), self._outputs, self._index[index])
 
     def last(self, length: int) -> tuple[Float[Tensor, "B n V"], Bool[Tensor, " B"]] | None:
         """Return the last output for ``length`` states, and which rows have one; None if there is none."""
-        outputs = self._said
+        outputs = self._outputs
         if outputs.logits is None or outputs.logits.shape[1] != length:
             return None
         return outputs.logits[self._index], outputs.known[self._index]
 
     def remember(self, logits: Float[Tensor, "B n V"]) -> None:
         """Store the last output."""
-        self._said.note(logits, self._index)
+        self._outputs.note(logits, self._index)
 
 
 def canvas(source: Source) -> Canvas:

@@ -24,7 +24,7 @@ def guidances():
 
 @pytest.mark.parametrize("guidance", [*guidances()])
 def test_a_position_is_steered_by_its_own_time(guidance):
-    """Parts that look at no time: what is said of a position is what is said of it at its time in a text of one."""
+    """Parts that do not depend on the time: the result at a position is that of its time in a sequence of one."""
     process, t = guidance.process, torch.tensor([[0.2, 0.7, 0.5], [0.9, 0.4, 0.6]], dtype=F64)
     x = torch.tensor([[0, 1, 2], [3, 0, 1]])
     z = process.sample(x, t, torch.Generator().manual_seed(0))
@@ -56,11 +56,11 @@ def test_the_part_that_takes_one_time_is_named(lacks):
     guided = ClassifierFree(process, **parts, strength=2.0)
     with pytest.raises(TypeError, match=f"the {lacks} of ClassifierFree, Lookup, takes one time per sequence"):
         dd.sample(process, guided, (3, 4), steps=4, pace=Blocks(2))
-    alone = guided.replaced(strength=1.0 if lacks == "unconditional" else 0.0)  # the other part is not asked
+    alone = guided.replaced(strength=1.0 if lacks == "unconditional" else 0.0)  # the other part is not called
     assert dd.sample(process, alone, (3, 4), steps=4, pace=Blocks(2)).shape == (3, 4)
 
 
-def test_the_law_of_a_step_and_blocks_at_once_are_refused_by_name():
+def test_step_distributions_and_blocks_together_are_refused_by_name():
     process = KINDS["gidd"]
     parts = [tells_times(Lookup(process, seed)) for seed in (1, 2)]
     with pytest.raises(TypeError, match=r"steers the law of z_s.* on='words'"):

@@ -90,7 +90,7 @@ def test_child_logits_as_on_the_cpu(process, dtype, tolerance):
 
 
 @every
-def test_the_way_without_triton_says_the_same(process, monkeypatch):
+def test_the_path_without_triton_gives_the_same_result(process, monkeypatch):
     there, layer, noisy = moved(process, *batch(process))
     found = []
     for switch in "01":
@@ -129,12 +129,12 @@ def test_training_waits_once(name, waiting):
         torch.autograd.grad(dd.linear_training_loss(there, *layer[:2], *noisy, layer[2]), layer)
 
     step()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         waiting("warn")
         step()
         waiting("default")
-    assert sum(SYNCHRONISES in str(one.message) for one in told) == 1
+    assert sum(SYNCHRONISES in str(one.message) for one in caught) == 1
 
 
 @pytest.mark.parametrize("name", ["masked", "clusters", "levels"])

@@ -123,8 +123,8 @@ def the_column_of_a_matrix_is_its_row(column, self, parent):
 
 
 @levels("u_1(.|p) = p K", Dense, SQUARE)
-def a_square_matrix_is_pushed_transposed(push, self, law):
-    return law @ self.values.mT.to(law.dtype)
+def a_square_matrix_is_pushed_transposed(push, self, probs):
+    return probs @ self.values.mT.to(probs.dtype)
 
 
 @levels("K_{i->j} = K_i ... K_{j-1}", Dense, SQUARE, SQUARE.matrix().flip(0))

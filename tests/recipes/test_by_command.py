@@ -1,4 +1,4 @@
-"""Packages that nobody here knows, by command lines alone: prepared, trained, killed, resumed, evaluated, published."""
+"""Third-party packages, by command lines alone: prepared, trained, killed, resumed, evaluated, published."""
 
 import json
 import os
@@ -98,9 +98,9 @@ class Place:
 
     def run(self, *words, ranks=1, status=0):
         process = self.start(*words, ranks=ranks)
-        told, _ = process.communicate(timeout=300)
-        assert process.returncode == status, told
-        return told
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == status, output
+        return output
 
 
 @pytest.fixture(scope="module", params=["plug-in", pytest.param("module", marks=pytest.mark.nightly)])
@@ -153,15 +153,15 @@ def test_it_is_measured_sampled_and_drawn(case):
 
 
 @pytest.mark.slow
-def test_weights_alone_are_a_strangers_until_their_modules_are_trusted(case, tmp_path):
+def test_weights_alone_are_untrusted_until_their_modules_are_trusted(case, tmp_path):
     place, _, modules = case
     copied = tmp_path / "published"
     (place.folder / "runs" / "whole" / "weights").rename(copied)
     try:
         measure = ["recipes.evaluate", str(copied), "--scorer", "none", "--sequences", "8", "--out", "e.json"]
         if modules:
-            told = place.run(*measure, status=1)
-            assert f"--trust {modules[1]}" in told and "to import a module is to run it" in told
+            output = place.run(*measure, status=1)
+            assert f"--trust {modules[1]}" in output and "to import a module is to run it" in output
         trust = (
             [word for module in modules for word in ("--trust", module)] if len(modules) < 2 else ["--trust", *modules]
         )
@@ -178,8 +178,8 @@ def test_weights_alone_are_a_strangers_until_their_modules_are_trusted(case, tmp
 @pytest.mark.parametrize("case", ["plug-in"], indirect=True)
 def test_it_trains_where_the_papers_do_too(case):
     place = case[0]
-    told = place.run("recipes.owt", "--recipe", place.recipe("small"), "--smoke", "--steps", "2")
-    assert "2/2" in told and (place.folder / "runs" / "smoke" / "runs" / "small" / "weights").is_dir()
+    output = place.run("recipes.owt", "--recipe", place.recipe("small"), "--smoke", "--steps", "2")
+    assert "2/2" in output and (place.folder / "runs" / "smoke" / "runs" / "small" / "weights").is_dir()
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ NOISE = {
 
 
 def given(folder, name="hdlm", lr=0.05, **changes):
-    """What a run is to be; its text is not there yet."""
+    """Recipe of a run; its text does not exist yet."""
     base = recipe(DATA, folder / name)
     return replace(base, process=NOISE[name], optimizer=replace(base.optimizer, speeds_lr=lr), **changes)
 

@@ -1,4 +1,4 @@
-"""SIGTERM to ``torchrun``, which hands it to its processes: each saves, and ends as a run that was asked to stop."""
+"""SIGTERM to ``torchrun``, which hands it to its processes: each saves, and ends as a run after a stop signal."""
 
 import os
 import signal
