@@ -108,7 +108,7 @@ class Hierarchical(LevelProcess):
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, p=p)
         level, given_level = self.level_of(z), self.hierarchy.level_probs(p)
-        weight = taken(self.weights(t).to(p.dtype), level)
+        weight = gather_last(self.weights(t).to(p.dtype), level)
         blocks = [torch.zeros_like(probs) for probs in given_level]
         for i in range(self._depth):
             rates = self._descendants(z, i, i + 1, given_level[i]) * weight[..., None]

@@ -124,7 +124,7 @@ def test_large_vocabularies_are_averaged_over_a_sample():
     assert own + other + mask == pytest.approx(1, abs=1e-12)
 
 
-def test_the_clock_is_alpha():
+def test_the_curve_of_a_schedule_is_alpha():
     (label, (t, alpha)), *rest = lines(plot.schedule_curve(Cosine(), points=5)).items()
     assert label == "alpha" and not rest
     np.testing.assert_allclose(alpha, np.cos(np.pi * t / 2), atol=1e-12)

@@ -175,7 +175,7 @@ def test_psi_is_the_probability_of_the_drawn_token(name):
             for z, y, chance in zip(before.flatten(), after.flatten(), psi.flatten(), strict=True):
                 j, i = (int(process.level_of(v[None, None])) for v in (z, y))
                 if i < j:
-                    joint = tree.level_probs(law)[i] * tree.between(i, j).column(tree.local(z, j))
+                    joint = tree.level_probs(probs)[i] * tree.between(i, j).column(tree.local(z, j))
                     assert float(chance) == pytest.approx(float(joint[tree.local(y, i)] / joint.sum()), abs=1e-12)
                     checked += 1
         assert checked > 60

@@ -241,7 +241,7 @@ def test_models_that_cannot_be_adapted_are_refused_before_any_text_is_prepared(l
 
 
 @pytest.mark.nightly
-def test_what_is_no_causal_model_or_too_little_text_is_refused_by_name(llama):
+def test_other_models_and_too_little_text_are_refused_by_name(llama):
     BertForMaskedLM(BertConfig(vocab_size=280, **SIZE)).save_pretrained("bert")
     write_tokenizer(Path("bert"))
     Path("empty").mkdir()

@@ -17,7 +17,6 @@ from ddlib.verification.claims.samplers.guidance_oracle import (
     SMALL,
     by_level,
     dense,
-    distribution_of,
     kind,
     steered,
     target_probs,
