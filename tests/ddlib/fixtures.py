@@ -92,7 +92,7 @@ def never(z, t):
     raise AssertionError("the network was called")
 
 
-def tells_times(denoiser, block_size=None):
+def with_own_times(denoiser, block_size=None):
     """The same denoiser, as one that takes a time for each position."""
     denoiser.own_times = True
     if block_size is not None:
