@@ -165,7 +165,7 @@ def test_the_papers_step_draws_from_the_posterior(name):
     x, t, s = torch.randint(40, (3, 8)), torch.full((3,), 0.8), torch.full((3,), 0.6)
     z = process.sample(x, t)
     with torch.no_grad():
-        probs = sampling.Papers(process, model).law(z, t.double(), s.double())
+        probs = sampling.Papers(process, model).posterior(z, t.double(), s.double())
         exact = process.posterior(model(z, t).double().softmax(-1), z, t.double(), s.double())
     noisy = z >= process.vocab_size
     assert noisy.any()

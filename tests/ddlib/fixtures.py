@@ -92,7 +92,7 @@ def never(z, t):
     raise AssertionError("the network was called")
 
 
-def tells_times(denoiser, block_size=None):
+def with_own_times(denoiser, block_size=None):
     """The same denoiser, as one that takes a time for each position."""
     denoiser.own_times = True
     if block_size is not None:
@@ -119,9 +119,8 @@ def follows(tokens, probs):
     index = torch.zeros(len(tokens), dtype=torch.int64)
     for column in tokens.unbind(1):
         index = index * probs.shape[0] + column
-    found = frequencies(
-        "sequences", ("sequence",), tally(index[:, None], probs.numel())[0], probs.flatten(), len(tokens)
-    )
+    counts = tally(index[:, None], probs.numel())[0]
+    found = frequencies("sequences", ("sequence",), counts, probs.flatten(), len(tokens))
     return bool(((found.got - found.expected).abs() <= found.allowed).all())
 
 

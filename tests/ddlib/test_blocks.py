@@ -6,7 +6,7 @@ import pytest
 import torch
 from block_networks import F64, NETWORKS, ByBlocks, Forgetful, Sparse
 from cases import examples, slow_but
-from fixtures import THREE_TOKENS, follows, joint, tells_times
+from fixtures import THREE_TOKENS, follows, joint, with_own_times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -43,7 +43,7 @@ def test_two_tokens_follow_their_joint_distribution_at_any_pace(name, pace, samp
     process, probs = PROCESSES[name], joint(3, 2)
     if isinstance(sampler, FirstHitting | Remask) and name not in ("masks", "two levels"):
         sampler = Ancestral()  # those serve processes with levels
-    best = tells_times(exact_cavity(process, probs))
+    best = with_own_times(exact_cavity(process, probs))
     words = dd.sample(process, best, (DRAWS, 2), sampler, steps, pace=pace, generator=noise(1))
     assert follows(words, probs)
 
@@ -51,7 +51,7 @@ def test_two_tokens_follow_their_joint_distribution_at_any_pace(name, pace, samp
 @pytest.mark.statistical
 def test_three_words_in_blocks_of_one_follow_theirs_in_one_step_each():
     process, probs = PROCESSES["two levels"], joint(3, 3, seed=2)
-    words = dd.sample(process, tells_times(exact_cavity(process, probs)), (DRAWS, 3), None, 1, pace=LeftToRight())
+    words = dd.sample(process, with_own_times(exact_cavity(process, probs)), (DRAWS, 3), None, 1, pace=LeftToRight())
     assert follows(words, probs)
 
 
@@ -60,7 +60,7 @@ def test_words_behind_a_block_are_seen():
     process, probs = PROCESSES["GIDD"], joint(3, 3, seed=2)
     prompt = torch.tensor([4, 4, 1]).clamp_max(process.num_states - 1)
     words = dd.sample(
-        process, tells_times(exact_cavity(process, probs)), (DRAWS, 3), None, 2, prompt, infill=True,
+        process, with_own_times(exact_cavity(process, probs)), (DRAWS, 3), None, 2, prompt, infill=True,
         pace=LeftToRight(), generator=noise(3),
     )  # fmt: skip
     assert (words[:, 2] == 1).all() and follows(words[:, :2], probs[:, :, 1] / probs[:, :, 1].sum())
@@ -74,7 +74,7 @@ TODAY = [Ancestral(), Psi(0.5)]
 @pytest.mark.parametrize("sampler", slow_but(TODAY, TODAY[1]), ids=str)
 def test_one_block_and_together_draw_the_tokens_without_a_pace(name, sampler):
     process = PROCESSES[name]
-    denoiser = tells_times(exact_cavity(process, joint(3, 2)))
+    denoiser = with_own_times(exact_cavity(process, joint(3, 2)))
     for make in (lambda: noise(4), lambda: dd.KeyedGenerator(1, 2, torch.arange(64))):
         want = dd.sample(process, denoiser, (64, 2), sampler, 7, generator=make())
         for pace in (Together(), Blocks(2)):

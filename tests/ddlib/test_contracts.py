@@ -9,7 +9,7 @@ from ddlib.testing import check, check_registered
 pytestmark = pytest.mark.usefixtures("as_users_call")
 REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
 # those of plugin_example take longest, and its own tests put them through the kits too; after them processes with many
-# examples, and samplers with many or with two network calls a step, which have tests of their own
+# examples, and samplers with many or with two network calls a step, which have separate tests
 LONG = ("ragged", "restart", "corrected", "remask", "psi", "overshoot", "euler", "tau_leaping", "theta_trapezoidal",
         "particles", "entropy_bounded", "confidence", "hierarchical", "masked", "noisy", "per_word", "rate_matrix",
         "gidd", "uniform", "ancestral", "left_to_right", "first_hitting", "forward_backward", "edge_balance", "ramp",

@@ -90,10 +90,8 @@ def test_words_and_states_are_one_for_masks_and_two_in_a_tree():
 def test_the_power_of_a_sum_is_no_sum_of_powers():
     """Two clusters of two words; by hand: pi_c = (3/4, 1/4), pi_u = (1/2, 1/2) over the clusters."""
     process = KINDS["tree"]
-    distributions = [
-        torch.tensor(probs, dtype=F64).log() for probs in ([0.7, 0.05, 0.125, 0.125], [0.25, 0.25, 0.25, 0.25])
-    ]
-    one, other = map(constant, distributions)
+    both = [torch.tensor(probs, dtype=F64).log() for probs in ([0.7, 0.05, 0.125, 0.125], [0.25, 0.25, 0.25, 0.25])]
+    one, other = map(constant, both)
     z = torch.tensor([[process.num_states - 1]])
     clusters = {}
     for on in ("states", "words"):

@@ -67,7 +67,7 @@ def texts(process, length):
     return torch.cartesian_prod(*[torch.arange(process.vocab_size)] * length).view(-1, length)
 
 
-def sequence_probs(process, denoiser, order, length=2, **options):
+def probs_of(process, denoiser, order, length=2, **options):
     """The probability of every text."""
     found = dd.likelihood(process, denoiser, texts(process, length), order, **options).log_likelihood
     return found.exp().view((process.vocab_size,) * length)
@@ -79,7 +79,7 @@ def sequence_probs(process, denoiser, order, length=2, **options):
 def test_likelihoods_of_all_texts_sum_to_one(order, name, steps):
     process = PROCESSES[name]
     length = 2 if name == "three" else 3
-    total = sequence_probs(process, Opinions(process, length), order, length, steps=steps).sum()
+    total = probs_of(process, Opinions(process, length), order, length, steps=steps).sum()
     assert abs(float(total) - 1) < 1e-12
 
 
@@ -96,9 +96,7 @@ def plain_processes(draw):
 @settings(max_examples=examples(60))
 def test_they_sum_to_one_for_every_tree_order_and_number_of_steps(process, order, steps, seed):
     for count in (None, steps):
-        assert (
-            abs(float(sequence_probs(process, Opinions(process, 2, seed=seed), order, steps=count).sum()) - 1) < 1e-12
-        )
+        assert abs(float(probs_of(process, Opinions(process, 2, seed=seed), order, steps=count).sum()) - 1) < 1e-12
 
 
 @pytest.mark.parametrize("name", slow_but(PROCESSES, "three"))
@@ -107,7 +105,7 @@ def test_the_likelihood_of_the_exact_network_is_the_probability_of_the_sequence(
     process = PROCESSES[name]
     noise = torch.randn((process.vocab_size,) * 3, generator=torch.Generator().manual_seed(1), dtype=F64)
     known = noise.flatten().softmax(0).view_as(noise)
-    found = sequence_probs(process, exact_cavity(process, known), order, 3)
+    found = probs_of(process, exact_cavity(process, known), order, 3)
     if order.consistent_joint:
         torch.testing.assert_close(found, known, atol=0, rtol=1e-9)
     elif order is ORDERS["bounded-inf"]:  # what is drawn at once is drawn independently
@@ -124,9 +122,7 @@ def test_sequences_are_drawn_as_often_as_their_likelihood(name, order, steps):
     generator = torch.Generator().manual_seed(4)
     words = dd.sample(process, denoiser, (draws, 2), order, steps or 2 * edges, generator=generator)
     counts = tally(words @ torch.tensor([[size], [1]]), size * size).view(size, size)
-    compared = frequencies(
-        "draws", ("x_0", "x_1"), counts, sequence_probs(process, denoiser, order, steps=steps), draws
-    )
+    compared = frequencies("draws", ("x_0", "x_1"), counts, probs_of(process, denoiser, order, steps=steps), draws)
     assert bool(((compared.got - compared.expected).abs() <= compared.allowed).all())
 
 
@@ -211,7 +207,7 @@ def test_posterior_logits_have_the_same_meaning_everywhere():
     process = PROCESSES["two"]
     noise = torch.randn(5, 5, generator=torch.Generator().manual_seed(2), dtype=F64)
     known = noise.flatten().softmax(0).view_as(noise)
-    found = sequence_probs(process, exact_posterior(process, known), Confidence(), parameterization="posterior")
+    found = probs_of(process, exact_posterior(process, known), Confidence(), parameterization="posterior")
     torch.testing.assert_close(found, known, atol=0, rtol=1e-9)
 
 
@@ -238,7 +234,7 @@ def test_given_tokens_are_a_condition(order):
     noise = torch.randn(5, 5, 5, generator=torch.Generator().manual_seed(1), dtype=F64)
     known = noise.flatten().softmax(0).view_as(noise)
     stands = torch.tensor([False, True, False]).expand(125, 3)
-    found = sequence_probs(process, exact_cavity(process, known), order, 3, given=stands)
+    found = probs_of(process, exact_cavity(process, known), order, 3, given=stands)
     torch.testing.assert_close(found.sum((0, 2)), torch.ones(5, dtype=F64))
     if order.consistent_joint:
         torch.testing.assert_close(found, known / known.sum((0, 2), keepdim=True))
@@ -419,7 +415,7 @@ def test_block_by_block_likelihoods_sum_to_one(name, denoiser):
     process = BLOCK_PROCESSES[name]
     network = denoiser(process.num_states, 4, 2)
     for order, options in ((Confidence(), {}), (LeftToRight(), {"steps": 1}), (Confidence("entropy"), {"group": 2})):
-        total = sequence_probs(process, network, order, 4, pace=Blocks(2), **options).sum()
+        total = probs_of(process, network, order, 4, pace=Blocks(2), **options).sum()
         assert abs(float(total) - 1) < 1e-12
     costs = dd.order_costs(process, network, texts(process, 4), Confidence(), 2, pace=Blocks(2))
     assert all(abs(float((-nats).exp().sum()) - 1) < 1e-12 for nats in costs[:3])
@@ -433,7 +429,7 @@ def test_block_by_block_sequences_are_drawn_as_often_as_their_likelihood():
         process, denoiser, (draws, 2), Confidence(), 2, pace=Blocks(1), generator=torch.Generator().manual_seed(4)
     )
     counts = tally(words @ torch.tensor([[4], [1]]), 16).view(4, 4)
-    expected = sequence_probs(process, denoiser, Confidence(), 2, pace=Blocks(1))
+    expected = probs_of(process, denoiser, Confidence(), 2, pace=Blocks(1))
     compared = frequencies("draws", ("x_0", "x_1"), counts, expected, draws)
     assert bool(((compared.got - compared.expected).abs() <= compared.allowed).all())
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 import torch
 from cases import slow_but
-from fixtures import THREE_TOKENS, joint, tells_times
+from fixtures import THREE_TOKENS, joint, with_own_times
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refuses
@@ -80,7 +80,7 @@ def test_patches_are_drawn_in_turn_and_made_of_plain_values():
     def look(k, t, z):
         seen.append(z.view(3, 2, 4).clone())
 
-    uniform = tells_times(lambda z, t: torch.zeros(*z.shape, 3))
+    uniform = with_own_times(lambda z, t: torch.zeros(*z.shape, 3))
     dd.sample(process, uniform, (3, 8), steps=2, pace=pace, generator=torch.Generator().manual_seed(0), on_step=look)
     middle = seen[2]  # after the start and the two steps of the first patch
     assert (middle[:, :, :2] < 3).all() and (middle[:, :, 2:] == 3).all()
@@ -178,7 +178,7 @@ def test_blocks_of_one_with_masks_are_the_autoregressive_likelihood():
 @pytest.mark.parametrize("steps", [None, 5])
 def test_one_block_has_the_bound_without_a_pace(name, steps):
     process, x = PROCESSES[name], torch.randint(3, (16, 4))
-    denoiser = tells_times(lambda z, t: torch.zeros(*z.shape, 3, dtype=F64) + torch.arange(3.0) * 0.3)
+    denoiser = with_own_times(lambda z, t: torch.zeros(*z.shape, 3, dtype=F64) + torch.arange(3.0) * 0.3)
     want = dd.bound(process, denoiser, x, torch.Generator().manual_seed(0), steps=steps, density=Beta(2.0, 1.0))
     got = dd.bound(
         process, denoiser, x, torch.Generator().manual_seed(0), steps=steps, density=Beta(2.0, 1.0), pace=Blocks(4)
@@ -213,7 +213,7 @@ def mean_of_draws(process, probs, pace, denoiser, rows, **options):
 @pytest.mark.parametrize("name", slow_but(["masks", "two levels", "uniform"], "two levels"))
 def test_draws_of_the_bound_have_its_mean(name, pace):
     process, probs = PROCESSES[name], joint(3, 2, 3)
-    best = tells_times(exact_cavity(process, probs))
+    best = with_own_times(exact_cavity(process, probs))
     got, error = mean_of_draws(process, probs, pace, best, 20_000, density=Beta(0.8, 1.0))
     assert got == pytest.approx(entropy(probs), abs=5 * error) and error < 0.2
 
@@ -233,7 +233,7 @@ def blockwise(process, probs, size):
             result.append(best(seen, times)[:, start : start + size])
         return torch.cat(result, 1)
 
-    return tells_times(logits, size)
+    return with_own_times(logits, size)
 
 
 @pytest.mark.parametrize("name", ["masks", "two levels"])
@@ -261,7 +261,9 @@ def test_moving_times_are_below_one_and_the_bound_ends_at_the_last_time(pace, ga
     """Weights grow without end there: it was 3.3 for log 4; and what is left at the last time counts but once."""
     process, x = dd.presets.hdlm([0, 0, 1, 1], gamma=gamma), torch.arange(4).repeat(4096)[:, None].repeat(1, 3)
     density, noise = process.time_density(1), torch.Generator().manual_seed(0)
-    found = dd.bound(process, tells_times(lambda z, t: torch.zeros(*z.shape, 4)), x, noise, density=density, pace=pace)
+    found = dd.bound(
+        process, with_own_times(lambda z, t: torch.zeros(*z.shape, 4)), x, noise, density=density, pace=pace
+    )
     assert found.per_token.value == pytest.approx(math.log(4), abs=0.04)
     assert found.per_token.standard_error < 0.02
     drawn = pace.draw(len(x), 3, noise, density=density)
@@ -402,7 +404,7 @@ class Late(Pace):
 
 
 def bound_along(**options):
-    denoiser = tells_times(flat, options.pop("size", 2))
+    denoiser = with_own_times(flat, options.pop("size", 2))
     denoiser = options.pop("denoiser", denoiser)
     return dd.bound(dd.presets.mdlm(3), denoiser, X, torch.Generator().manual_seed(0), **options)
 

@@ -222,7 +222,7 @@ class TestBatches:
         ((whole, t),) = self.seen(x, torch.arange(5))
         ((part, s),) = self.seen(x[3:], torch.arange(3, 5))
         assert torch.equal(whole[9:], part) and torch.equal(t[9:], s)
-        assert len(t.unique()) == 5 and not torch.equal(whole[0], whole[1])  # one time for each, draws of their own
+        assert len(t.unique()) == 5 and not torch.equal(whole[0], whole[1])  # one time for each, separate draws
 
     def test_padding_is_seen_and_does_not_count(self):
         process, x = self.process(), torch.randint(4, (6, 5), generator=torch.Generator().manual_seed(0))

@@ -16,10 +16,8 @@ LEVELLED = sys.modules["ddlib.processes.level_process"]
 
 def words_from_cavity(run, z, t, where):
     u, words = rand(z.shape, run.generator, z.device), torch.zeros_like(z)
-    for predicted in run.network.at(z, t, where):
-        words[predicted.b, predicted.i] = draw_logits(
-            predicted.words(torch.zeros_like(predicted.z))[:, 0], u[predicted.b, predicted.i]
-        )
+    for out in run.network.at(z, t, where):
+        words[out.b, out.i] = draw_logits(out.words(torch.zeros_like(out.z))[:, 0], u[out.b, out.i])
     return words
 
 

@@ -20,8 +20,8 @@ def choosing(patch, look):
 
     def likelihood(process, denoiser, x, order, **options):
         class Broken(type(order)):
-            def scores(self, run, predicted, level):
-                return look(run, predicted, level, x)
+            def scores(self, run, out, level):
+                return look(run, out, level, x)
 
         peeking = object.__new__(Broken)
         vars(peeking).update(vars(order))
@@ -33,52 +33,48 @@ def choosing(patch, look):
 
 @fault("the order chooses independently of x")
 def positions_whose_child_is_likeliest_come_first(patch):
-    def scores(run, predicted, level, x):
+    def scores(run, out, level, x):
         below = run.process.ascend(x, (level - 1).clamp_min(0))
-        return transition_log_prob(run, predicted, below[predicted.b, predicted.i], False)
+        return transition_log_prob(run, out, below[out.b, out.i], False)
 
     return choosing(patch, scores)
 
 
 @fault("the order chooses independently of x")
 def the_order_sees_a_positions_own_word(patch):
-    def scores(run, predicted, level, x):
-        logits = run.predict(x, torch.zeros(len(x), dtype=torch.float64))[predicted.b, predicted.i]
+    def scores(run, out, level, x):
+        logits = run.predict(x, torch.zeros(len(x), dtype=torch.float64))[out.b, out.i]
         return -entropy(logits.log_softmax(-1))
 
     return choosing(patch, scores)
 
 
 @fault("a cluster has the mass of its words", Confidence, within=READS)
-def a_cluster_is_read_as_the_first_of_its_words(transition_log_prob, run, predicted, landed, force):
+def a_cluster_is_read_as_the_first_of_its_words(transition_log_prob, run, out, landed, force):
     level = run.process.level_of(landed[:, None])[:, 0]
-    words = predicted.words(torch.zeros_like(level))[:, 0].log_softmax(-1)
+    words = out.words(torch.zeros_like(level))[:, 0].log_softmax(-1)
     everyone = torch.arange(words.shape[1]).expand_as(words)
     parents = run.process.ascend(everyone, level[:, None].expand_as(words))
     own = (parents == landed[:, None]).to(torch.uint8).argmax(1)
-    return torch.where(
-        level > 0, words.gather(1, own[:, None])[:, 0], transition_log_prob(run, predicted, landed, force)
-    )
+    return torch.where(level > 0, words.gather(1, own[:, None])[:, 0], transition_log_prob(run, out, landed, force))
 
 
 @fault("the distribution of a token is that under its cluster", EntropyBounded, 0.0, within=READS)
-def a_word_is_read_as_if_all_words_could_stand_there(transition_log_prob, run, predicted, landed, force):
-    words = predicted.words(torch.zeros_like(landed))[:, 0].log_softmax(-1)
+def a_word_is_read_as_if_all_words_could_stand_there(transition_log_prob, run, out, landed, force):
+    words = out.words(torch.zeros_like(landed))[:, 0].log_softmax(-1)
     word = landed < run.process.vocab_size
     found = words.gather(1, torch.where(word, landed, 0)[:, None])[:, 0]
-    return torch.where(word, found, transition_log_prob(run, predicted, landed, force))
+    return torch.where(word, found, transition_log_prob(run, out, landed, force))
 
 
 @fault("every edge counts", LeftToRight, within=READS)
-def the_first_edge_is_left_out(transition_log_prob, run, predicted, landed, force):
-    return torch.where(
-        predicted.z == run.process.num_states - 1, 0.0, transition_log_prob(run, predicted, landed, force)
-    )
+def the_first_edge_is_left_out(transition_log_prob, run, out, landed, force):
+    return torch.where(out.z == run.process.num_states - 1, 0.0, transition_log_prob(run, out, landed, force))
 
 
 @fault("every edge counts", Confidence, within=READS)
-def clusters_cost_nothing(transition_log_prob, run, predicted, landed, force):
-    return torch.where(landed < run.process.vocab_size, transition_log_prob(run, predicted, landed, force), 0.0)
+def clusters_cost_nothing(transition_log_prob, run, out, landed, force):
+    return torch.where(landed < run.process.vocab_size, transition_log_prob(run, out, landed, force), 0.0)
 
 
 @fault("a sequence is read with the model times of sampling", LeftToRight, within=READS)

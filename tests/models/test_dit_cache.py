@@ -123,7 +123,7 @@ def test_a_cache_of_inference_mode_goes_on_outside():
     model, x, z, t = trained(block_size=2), draw(8), draw(2, most=STATES), torch.rand(2)
     with torch.inference_mode():
         cache = model.prefill(x)
-        outputs = model.extend(z, t, cache)  # makes room, which is written to below
+        outputs = model.extend(z, t, cache)  # enlarges the cache, which is written to below
         some = cache.rows(torch.tensor([0, 1]))
     with torch.no_grad():
         for each in (cache, some, cache.rows(torch.tensor([0, 1]))):
@@ -169,7 +169,7 @@ def test_kept_words_are_not_moved_at_each_step():
     model = trained(block_size=4)
     cache = model.prefill(draw(64))
     z, t = draw(4, most=STATES), torch.rand(2)
-    model.extend(z, t, cache)  # makes room, as a longer text does now and then
+    model.extend(z, t, cache)  # enlarges the cache, as longer sequences do
     place = cache.slots(4)[0].keys.data_ptr()
     for _ in range(3):
         model.extend(z, t, cache)

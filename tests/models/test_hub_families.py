@@ -62,7 +62,7 @@ def compare(logits: torch.Tensor, own: torch.Tensor) -> None:
 @torch.no_grad()
 def test_a2d_is_the_causal_class_without_its_mask(tmp_path, kind):
     folder = save(tmp_path, CAUSAL[kind]())
-    if kind == "qwen3":  # stock weights under a name of their own
+    if kind == "qwen3":  # stock weights under another name
         change(folder, model_type="a2d-qwen3", architectures=["A2DQwen3LMHeadModel"], auto_map={"AutoModel": "x.Y"})
     process, denoiser, _, special = hub.load(folder)
     words = TOKENS + (kind == "qwen2")  # whose class of tokenizers adds the end of a text

@@ -293,10 +293,7 @@ def test_early_endings_are_recorded_too():
     assert 0 < len(text.frames) < STEPS and text.states(len(text.frames)) == words[0].tolist()
     assert text.frames[-1].calls == calls > 0
     p, number = network(words, torch.ones(1)).softmax(-1), 0
-    t, s = (
-        torch.tensor([0.6], dtype=F64),
-        torch.tensor([0.3], dtype=F64),
-    )  # any: children do not depend on them
+    t, s = torch.tensor([0.6], dtype=F64), torch.tensor([0.3], dtype=F64)  # children do not depend on them
     level = process.level_of(torch.arange(process.num_states)[None])[0]
     for step, frame in enumerate(text.frames):
         before = torch.tensor([text.states(step)])

@@ -146,18 +146,14 @@ def test_the_page_shows_the_probability_under_the_mouse(browser, film):
             browser.until(f"step.value == {step}")
             left, top, width, height = browser.place(f"[data-position='{event.position}']")
             browser.mouse("mouseMoved", left + width / 2, top + height / 2)
-            details = browser.run("detail.textContent")
-            assert (
-                details.startswith(f"position {event.position}: ") and f"in step {step} (t = {frame.t:.3f})" in details
-            )
+            label = browser.run("detail.textContent")
+            assert label.startswith(f"position {event.position}: ") and f"in step {step} (t = {frame.t:.3f})" in label
             if event.mark == 1:
-                assert (
-                    "went up from" in details and "no network call" in details and "taken back or replaced" in details
-                )
+                assert "went up from" in label and "no network call" in label and "taken back or replaced" in label
             else:
                 number = float(f"{100 * event.chance:.3g}")
-                assert f"came down from _ in step {step}" in details and f"chance {number:g} %" in details
-                assert "likeliest then: " in details
+                assert f"came down from _ in step {step}" in label and f"chance {number:g} %" in label
+                assert "likeliest then: " in label
     assert seen == {0, 1}
     assert packed["texts"][0]["end"] == LENGTH - 4
 

@@ -34,34 +34,30 @@ def flags(text):
 @pytest.mark.parametrize("module", [owt, lm1b])
 @pytest.mark.parametrize("words", [["--help"], ["hdlm", "--help"], ["hdlm", "--smoke", "-h"]])
 def test_the_first_page_has_the_twelve_values_that_people_change_first(capsys, module, words):
-    output = page_of(capsys, module.main, words)
-    assert flags(output) == [
+    text = page_of(capsys, module.main, words)
+    assert flags(text) == [
         "--data.folder", "--data.length", "--data.packed", "--process.kind", "--model.kind", "--optimizer.lr",
         "--optimizer.warmup", "--output.folder", "--hardware.micro-batch", "--batch", "--steps", "--seed",
     ]  # fmt: skip
-    assert "--help-all lists every value" in output and len(output.splitlines()) <= 45
-    assert all(len(line) <= 120 for line in output.splitlines())
+    assert "--help-all lists every value" in text and len(text.splitlines()) <= 45
+    assert all(len(line) <= 120 for line in text.splitlines())
 
 
 def test_the_first_page_has_the_values_of_the_variant(capsys):
-    output = page_of(capsys, owt.main, ["hdlm", "--help"])
-    assert (
-        "--process.kind hdlm" in output and "--process.clusters" in output and "--output.folder runs/owt/hdlm" in output
-    )
-    output = page_of(capsys, owt.main, ["mdlm", "--steps", "7", "--smoke", "--help"])
-    assert "--process.kind mdlm" in output and "--process.clusters" not in output and "--batch 16" in output
-    output = page_of(capsys, owt.main, ["--help"])
-    assert "hdlm-levels" in output and "--output.folder (by variant)" in output and "--batch 512" in output
+    text = page_of(capsys, owt.main, ["hdlm", "--help"])
+    assert "--process.kind hdlm" in text and "--process.clusters" in text and "--output.folder runs/owt/hdlm" in text
+    text = page_of(capsys, owt.main, ["mdlm", "--steps", "7", "--smoke", "--help"])
+    assert "--process.kind mdlm" in text and "--process.clusters" not in text and "--batch 16" in text
+    text = page_of(capsys, owt.main, ["--help"])
+    assert "hdlm-levels" in text and "--output.folder (by variant)" in text and "--batch 512" in text
 
 
 def test_a_file_has_the_same_page(capsys, tmp_path):
     (tmp_path / "mine.yaml").write_text(recipe_yaml(owt.recipes()["hdlm"][1]))
-    output = page_of(capsys, train.main, [str(tmp_path / "mine.yaml"), "--help"])
-    assert (
-        len(flags(output)) == 12 and "--process.kind hdlm" in output and "usage: python -m recipes.train FILE" in output
-    )
-    output = page_of(capsys, train.main, [str(tmp_path / "mine.yaml"), "--help-all"])
-    assert "--output.keep" in output and "--process.gamma" in output
+    text = page_of(capsys, train.main, [str(tmp_path / "mine.yaml"), "--help"])
+    assert len(flags(text)) == 12 and "--process.kind hdlm" in text and "usage: python -m recipes.train FILE" in text
+    text = page_of(capsys, train.main, [str(tmp_path / "mine.yaml"), "--help-all"])
+    assert "--output.keep" in text and "--process.gamma" in text
 
 
 @pytest.mark.parametrize("word", ["-h", "--help", "--help-all"])
@@ -71,9 +67,9 @@ def test_train_without_a_file_names_the_commands_that_make_one(capsys, word):
 
 
 def test_all_values_can_be_had_without_naming_a_variant(capsys):
-    output = page_of(capsys, owt.main, ["--help-all"])
-    assert "--output.keep" in output and "--hardware.shard" in output
-    assert "first page" not in output and "Sequences of a step, over all devices." in output, (
+    text = page_of(capsys, owt.main, ["--help-all"])
+    assert "--output.keep" in text and "--hardware.shard" in text
+    assert "first page" not in text and "Sequences of a step, over all devices." in text, (
         "the text of --help for --batch"
     )
 
@@ -93,7 +89,7 @@ def test_a_field_marks_itself(monkeypatch):
 
 
 def seconds(code):
-    """Seconds of a new interpreter without shape checks, and its output."""
+    """Seconds of a new interpreter without shape checks, and its text."""
     folder = Path(__file__).parents[1] / "plugin_example"
     started, users = time.perf_counter(), {**os.environ, "DDLIB_SHAPECHECK": "0"}
     ended = subprocess.run(

@@ -41,7 +41,7 @@ def tokenizer():
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     """A hub with one model that serves single files; returns its folder and the names of the downloads."""
-    remote, local, downloads = tmp_path / "remote", tmp_path / "local", []
+    remote, local, names = tmp_path / "remote", tmp_path / "local", []
     remote.mkdir()
     local.mkdir()
 
@@ -50,12 +50,12 @@ def hub(tmp_path, monkeypatch):
             raise OSError(f"{repository} not found")
         for name in allow_patterns:
             if (remote / name).is_file():
-                downloads.append(name)
+                names.append(name)
                 shutil.copy(remote / name, local)
         return str(local)
 
     monkeypatch.setattr(vectors, "snapshot_download", snapshot_download)
-    return remote, downloads
+    return remote, names
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -75,7 +75,7 @@ def test_the_input_embeddings_of_our_own_model(tmp_path, tied):
 
 
 def test_a_model_of_the_hub_is_read_by_name(hub, tokenizer):
-    remote, downloads = hub
+    remote, names = hub
     model = MODELS["bert"](260).bfloat16()
     model.save_pretrained(remote)
     tokenizer.enable_truncation(1)
@@ -83,22 +83,17 @@ def test_a_model_of_the_hub_is_read_by_name(hub, tokenizer):
     table, own = vectors.model_vectors("org/name")
     assert table.dtype == torch.float32 and torch.equal(table, model.embeddings.word_embeddings.weight.float())
     assert own.get_vocab() == tokenizer.get_vocab() and len(own.encode("one two three").ids) > 1
-    assert downloads == ["tokenizer.json", "model.safetensors"]
+    assert names == ["tokenizer.json", "model.safetensors"]
 
 
 def test_of_a_model_in_shards_only_the_one_with_the_table_is_brought(hub):
-    remote, downloads = hub
+    remote, names = hub
     model = MODELS["llama"](60)
     model.save_pretrained(remote, max_shard_size="1KB")
     shards = sorted(path.name for path in remote.glob("model-*.safetensors"))
     table, _ = vectors.model_vectors("org/name")
     assert torch.equal(table, model.get_input_embeddings().weight)
-    assert (
-        len(shards) > 2
-        and downloads[0] == "model.safetensors.index.json"
-        and len(downloads) == 2
-        and downloads[1] in shards
-    )
+    assert len(shards) > 2 and names[0] == "model.safetensors.index.json" and len(names) == 2 and names[1] in shards
 
 
 def test_missing_paths_are_refused(hub, tmp_path):
