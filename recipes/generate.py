@@ -6,6 +6,7 @@
     python -m recipes.generate runs/owt/hdlm --sampler remask:eta=0.05 --html text.html
     python -m recipes.generate runs/owt/hdlm --prompt "The weather" --prompt "Yesterday we" --stream
     python -m recipes.generate runs/owt/hdlm --prompt "The weather" --length auto:max=512 --out found.jsonl
+    python -m recipes.generate runs/owt/mdlm --prompt "Born in" --regex " (19|20)[0-9]{2}" --sampler left_to_right
     python -m recipes.generate runs/mnist/masks --label 3 --guidance 2 --out threes.gif
 
 Without a gap a prompt is the beginning of a text. With gaps it is a whole text: [MASK] is one free token, [MASK:12]
@@ -28,11 +29,13 @@ from rich.console import Console
 from rich.text import Text as RichText
 from torch import Tensor
 
+from ddlib.samplers import Automaton
 from recipes.config import at_least, own_times
 from recipes.console import check_file, command, make_console, plain_errors, render
 from recipes.embeddings.naming import cluster_names
 from recipes.engine.provenance import provenance
 from recipes.generation.calls import NetworkCalls, network_calls
+from recipes.generation.constrained import Constraint, alike, begun, start
 from recipes.generation.drafts import Drafts, Trace, show, tell
 from recipes.generation.lengths import FoundLength, Steps
 from recipes.generation.prompt import (
@@ -79,6 +82,10 @@ class Options:
     length: int | str | None = None
     """Tokens of a sequence; by default as in training, drawn where lengths differ and have no end, or for a third-party
     model as many as a prompt requires. Or a rule that finds it: auto:max=1024, rho_eos:low=0.3, daedal:start=32."""
+    regex: str | None = None
+    """Regular expression that the text behind each prompt matches, or the whole text of a prompt with gaps."""
+    json_schema: Path | None = None
+    """File with a JSON schema, in place of --regex."""
     new: int | None = None
     """Tokens behind each prompt without gaps, in place of --length."""
     sampling: Annotated[Sampling, tyro.conf.arg(name="")] = field(default_factory=Sampling)
@@ -112,6 +119,10 @@ class Options:
             raise ValueError(f"new={self.new}: not with length={self.length}, which says the whole")
         if self.found is not None and (self.html is not None or (self.out is not None and self.out.suffix in FILMS)):
             raise ValueError(f"length={self.length!r}: not with a page or a film, which show places that stay")
+        if self.regex is not None or self.json_schema is not None:
+            Constraint(self.regex, self.json_schema).check()
+            if self.found is not None:
+                raise ValueError(f"length={self.length!r}: not with a regex or a JSON schema, give a number")
         if given and self.prompts is not None:
             raise ValueError(f"prompts={self.prompts}: not with prompt={given[0]!r}, say all prompts in one way")
         if self.system is not None and not self.chat:
@@ -127,9 +138,17 @@ class Options:
         """The rule for the lengths, if they are not given."""
         return FoundLength(self.length) if isinstance(self.length, str) else None
 
+    @property
+    def constraint(self) -> Constraint | None:
+        """The constraint on the text, if there is one."""
+        if self.regex is None and self.json_schema is None:
+            return None
+        return Constraint(self.regex, self.json_schema)
+
     def about(self, saved: LoadedModel, sample: Sample) -> dict[str, Any]:
         """Return all settings that determine a sample except its number."""
         others = self.reading.recorded() | ({} if self.found is None else {"length": self.length})
+        others |= {} if self.constraint is None else self.constraint.setting
         others |= {"chat": True, "system": self.system} if sample.row.chat else {}
         return sample.about(saved, self.sampling, self.seed, others)
 
@@ -153,6 +172,7 @@ class Options:
         pace = self.sampling.named(saved)
         length = self.length if self.found is None else self.found.checked(saved, self.sampling, texts)
         found = [row(saved, text, pace, length, self.new, self.chat, self.system) for text in texts]
+        found = found if self.constraint is None else [begun(saved, one) for one in found]
         for length in dict.fromkeys(one.length - one.lead for one in found):
             pace = self.sampling.course(saved, length)
             if self.html is not None and pace.block is None and own_times(pace, length):
@@ -177,7 +197,9 @@ def asked(saved: LoadedModel, options: Options, rows: Sequence[Row]) -> list[Sam
     ]
 
 
-def draw_all(saved: LoadedModel, options: Options, samples: Sequence[Sample], console: Console) -> None:
+def draw_all(
+    saved: LoadedModel, options: Options, samples: Sequence[Sample], console: Console, constraint: Automaton | None
+) -> None:
     """Draw the samples, in batches as large as possible."""
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer) if options.stream else []
     sampler = make_sampler(saved, options.sampling.sampler)
@@ -185,7 +207,8 @@ def draw_all(saved: LoadedModel, options: Options, samples: Sequence[Sample], co
     recorded = options.html is not None or (options.out is not None and options.out.suffix in FILMS)
     rule = None if options.found is None else options.found.rule(saved)
     trace, filmed = Trace(), 0
-    for group in together(saved, [sample.row for sample in samples], block, sampler, options.batch):
+    grouped = together if constraint is None else alike
+    for group in grouped(saved, [sample.row for sample in samples], block, sampler, options.batch):
         mine = [samples[place] for place in group]
         prompt, length, lengths = stacked(saved, [one.row for one in mine])
         steps, film = Steps(saved.process.vocab_size), None
@@ -201,8 +224,9 @@ def draw_all(saved: LoadedModel, options: Options, samples: Sequence[Sample], co
             index = torch.tensor([one.number for one in mine], device=saved.process.device)
             lead = mine[0].row.lead
             drawn = draw(
-                saved, options.sampling, options.seed, index, length, prompt, on_step, film, lengths, lead, rule
-            )
+                saved, options.sampling, options.seed, index, length, prompt, on_step, film, lengths, lead, rule,
+                None if constraint is None else constraint.behind(start(saved, mine[0].row)),
+            )  # fmt: skip
         for place, (one, tokens) in enumerate(zip(mine, drawn.tolist(), strict=True)):
             one.tokens, one.steps = tokens[: one.row.length], steps.of[place]
         for one, text in zip(mine, [] if film is None else film.end(drawn[:, lead:]), strict=False):
@@ -231,9 +255,12 @@ def generate(options: Options, console: Console) -> list[str]:
     if own := options.out is not None and saved.layout is not None and options.out.suffix in SUFFIXES:
         symbols = names_of(saved.tokenizer, saved.process.vocab_size)
         check_samples(options.out, symbols, saved.layout)
-    samples = asked(saved, options, options.rows(saved, prompts))
+    samples, constraint = asked(saved, options, options.rows(saved, prompts)), None
+    if options.constraint is not None:
+        rows = list({id(one.row): one.row for one in samples}.values())
+        constraint = options.constraint.checked(saved, options.sampling, rows)
     with nullcontext(NetworkCalls()) if options.found is None else network_calls(saved.model) as made:
-        draw_all(saved, options, samples, console)
+        draw_all(saved, options, samples, console, constraint)
     texts = [saved.tokenizer.decode(one.shown(saved)) for one in samples]
     for one, text in zip(samples, texts, strict=True):
         console.print(one.name, style="bold")

@@ -3,6 +3,7 @@
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler, SamplingContext, State
 from ddlib.samplers.confidence import Confidence
+from ddlib.samplers.constraints import Automaton
 from ddlib.samplers.correctors.base import Corrector
 from ddlib.samplers.correctors.corrected import Corrected
 from ddlib.samplers.correctors.edge_balance import EdgeBalance
@@ -27,6 +28,7 @@ from ddlib.utils.renamed import module_getattr
 
 __all__ = [
     "Ancestral",
+    "Automaton",
     "Confidence",
     "Corrected",
     "Corrector",

@@ -23,6 +23,7 @@ class Ancestral(Sampler):
     """
 
     own_times = True
+    supports_constraint = True
 
     def __init__(self, force_transition: bool = False) -> None:
         self.force_transition = force_transition

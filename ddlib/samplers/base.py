@@ -12,6 +12,7 @@ from torch import Tensor
 from ddlib.arguments import Part
 from ddlib.parameterization.logits import posterior_logits
 from ddlib.processes import ForwardProcess, LevelProcess
+from ddlib.samplers.constraints import Automaton
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw_logits
@@ -48,6 +49,8 @@ class SamplingContext:
     generator: Generator
     path: Callable[[Tensor], Times] | None = None
     """Map from the progress of sequences along their pace, (B,), to times (B, L); None without a pace."""
+    constraint: Automaton | None = None
+    """Condition that the drawn sequences satisfy; ``apply_predictions`` draws by it."""
 
     @property
     def network(self) -> ModelWrapper:
@@ -112,6 +115,10 @@ class Sampler(ReversePart):
 
     supports_stopping: bool = True
     """True if sequences may be finished early (``Ending``), False if a row represents several sequences."""
+
+    supports_constraint: bool = False
+    """True if ``apply_predictions`` draws all tokens and no token is replaced by another one, but remasked: then each
+    state has a completion that satisfies the constraint of ``sample``."""
 
     max_finalize_calls: int = 1
     """Maximal number of network calls of ``finalize``."""

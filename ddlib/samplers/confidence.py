@@ -90,6 +90,7 @@ class Confidence(OrderedSampler):
         self.edit = None if edit is None else check_number("edit", edit, 0, math.nextafter(1, 0), "in [0, 1)")
         self.edit_steps = check_count("edit_steps", edit_steps, 0)
         self.exact_marginals = edit is None
+        self.supports_constraint = edit is None
         self.by_times = isinstance(self.per_step, str)
         self.consistent_joint = threshold is None and self.per_step in (None, 1) and edit is None
 

@@ -21,6 +21,7 @@ class FirstHitting(Sampler):
 
     requires, instead = LevelProcess, "Ancestral serves it"
     on_time_grid = by_times = False
+    supports_constraint = True
 
     def __init__(self, force_transition: bool = False) -> None:
         self.force_transition = force_transition

@@ -58,6 +58,7 @@ class OrderedSampler(Sampler):
 
     requires, instead = LevelProcess, "Psi serves it, in no order"
     on_time_grid = by_times = False
+    supports_constraint = True
     sure, wanted, looks = Renamed("confidence"), Renamed("select"), Renamed("uses_predictions")
     quota, turn = Renamed("num_to_unmask"), Renamed("plan_step")
 

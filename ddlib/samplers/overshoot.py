@@ -30,6 +30,8 @@ class Overshoot(Sampler):
         TypeError, ValueError: amount outside [0, 1].
     """
 
+    supports_constraint = True
+
     def __init__(self, amount: float = 0.1, force_transition: bool = False) -> None:
         self.amount = check_number("amount", amount, 0, 1, "in [0, 1]")
         self.force_transition = force_transition

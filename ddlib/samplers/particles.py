@@ -109,6 +109,7 @@ class Particles(Sampler):
         indifferent = self.scale == 0 or isinstance(reward, Constant)
         self.exact_marginals = sampler.exact_marginals and indifferent
         self.consistent_joint = sampler.consistent_joint and indifferent
+        self.supports_constraint = sampler.supports_constraint
         self.max_model_calls, self.max_finalize_calls, self.by_times = (
             sampler.max_model_calls,
             sampler.max_finalize_calls,

@@ -33,6 +33,7 @@ class Psi(Sampler):
     """
 
     own_times = True
+    supports_constraint = True
 
     def __init__(self, kappa: float = 0.98, force_transition: bool = False) -> None:
         self.kappa = check_number("kappa", kappa, 0, 1, "in [0, 1]")

@@ -67,6 +67,7 @@ class Remask(Sampler):
     plateau: float
 
     requires, instead = LevelProcess, "Psi serves it"
+    supports_constraint = True
 
     def __init__(
         self, eta: float = 0.02, rule: str = "cap", lift: Sequence[float] | None = None, force_transition: bool = False,

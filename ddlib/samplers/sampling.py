@@ -11,6 +11,8 @@ from ddlib.processes import ForwardProcess
 from ddlib.processes.base import check_process
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler
+from ddlib.samplers.constraints import Automaton
+from ddlib.samplers.constraints.support import check_constraint, check_satisfiable
 from ddlib.samplers.lengths import Length
 from ddlib.samplers.runtime.context import MemoryContext
 from ddlib.samplers.runtime.logit_processors import LogitProcessors, Scheduled, Truncation
@@ -46,6 +48,7 @@ def sample(
     pace: Pace | None = None,
     keep: bool | str = True,
     length: Length | None = None,
+    constraint: Automaton | None = None,
     memory: bool = False,
     generator: Generator = None,
     seeds: Sequence[int] | None = None,
@@ -90,6 +93,9 @@ def sample(
             first call of the block, or with "dual:refresh=4" from every fourth call of a sequence in it.
         length: rule that lengthens and shortens each sequence while it is drawn, such as ``RhoEOS`` and ``Daedal``; L
             is then the largest length. The prompt holds tokens at the beginning alone. None for sequences of length L.
+        constraint: automaton that accepts each sequence, prompt included. It excludes tokens first; ``forbidden``,
+            ``temperature`` and truncation act on the others. For masked diffusion, and samplers that draw by
+            ``apply_predictions`` (``Sampler.supports_constraint``).
         memory: whether each call of the network takes the features of the sequence's previous call, for a
             ``ddlib.typing.TakesMemory`` such as ``DiT(memory=True)``. Without it the network is called as ``bound``
             and ``likelihood`` call it, without memory.
@@ -103,7 +109,8 @@ def sample(
         TypeError, ValueError: an invalid shape, steps, grid, prompt, seeds, temperature or truncation; forbidden
             tokens that are all tokens of a cluster; logits as in ``nelbo``; a sampler that does not support the
             process; a pace that does not support the length, the sampler or the denoiser; an approximate cache without
-            blocks, or of a denoiser that does not support it; ``memory`` with a denoiser without, blocks, particles or
+            blocks, or of a denoiser that does not support it; a constraint that no sequence satisfies, or that the
+            process, the sampler or an ending does not support; ``memory`` with a denoiser without, blocks, particles or
             ``compact=False``.
     """
     sampler = Ancestral() if sampler is None else sampler
@@ -141,6 +148,10 @@ def sample(
         length.check(process, sampler)
         if memory:
             raise TypeError(f"length is {length!r} and memory is True, must be False: features belong to positions")
+    if constraint is not None:
+        check_constraint(constraint, process, sampler, endings)
+        if length is not None:
+            raise TypeError(f"constraint is {constraint!r} and length is {length!r}, must be None: L is the length")
     vetoes = [ending.forbids for ending in endings]
     processors = LogitProcessors(process, forbidden, repetition_penalty, vetoes, shape[1])
     target = torch.device(device) if device is not None else process.device if prompt is None else prompt.device
@@ -155,15 +166,22 @@ def sample(
     check_reuse(reuse, pace, model.capabilities, sampler)
     if length is not None and model.capabilities.has_step_distribution:
         raise TypeError(f"length is {length!r}, and {denoiser!r} steers the law of z_s: steer on='words'")
+    if constraint is not None:
+        if model.capabilities.has_step_distribution:
+            raise TypeError(f"constraint is {constraint!r}, and {denoiser!r} steers the law of z_s: steer on='words'")
+        constraint = constraint.to(target).without(forbidden)
+        check_satisfiable(constraint, fixed.masked_fill(free, process.vocab_size))
     run = SamplingCall(
         process, model, truncation.at(1.0), _grid(steps, times).to(target), free,
         generator if seeds is None else _seeded(seeds, generator, shape[0], target),
         sampler=sampler, fixed=fixed, truncation=truncation, endings=tuple(endings), on_step=on_step,
-        pace=pace, keep=reuse, length=length,
+        pace=pace, keep=reuse, length=length, constraint=constraint,
     )  # fmt: skip
     fixed = draw_tokens(run) if pace is None else draw_along_pace(run)
     for ending in endings:
         fixed = ending.trim(fixed, free)
+    if constraint is not None and not bool(constraint.accepts(fixed).all()):
+        raise RuntimeError(f"{sampler!r} states supports_constraint and drew a sequence that {constraint!r} rejects")
     return fixed
 
 

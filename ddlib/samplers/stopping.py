@@ -11,6 +11,7 @@ from ddlib.parameterization.logits import posterior_logits
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.base import SamplingContext, State
 from ddlib.samplers.confidence import entropy
+from ddlib.samplers.constraints import Automaton
 from ddlib.typing import Tokens
 from ddlib.utils.repr import shown
 from ddlib.utils.validation import check_count, check_number, require
@@ -22,6 +23,10 @@ class Ending(ABC):
     def check(self, process: ForwardProcess) -> None:
         """Raise before sampling if the process is not supported."""
         return None
+
+    def check_constraint(self, constraint: Automaton) -> None:
+        """Raise TypeError unless the tokens that it fixes keep a constraint, as ``EndOfText`` with its ``end`` does."""
+        raise TypeError(f"constraint is {constraint!r}, which {self!r} cannot serve: it fixes tokens without it")
 
     @abstractmethod
     def finished(
@@ -89,6 +94,18 @@ class EndOfText(Ending):
         for name, word in (("word", self.word), ("fill", self.fill)):
             if word >= process.vocab_size:
                 raise ValueError(f"{name} of {self!r} is {word}, must be a word in [0, {process.vocab_size})")
+
+    def check_constraint(self, constraint: Automaton) -> None:
+        if self.least:
+            raise TypeError(
+                f"constraint is {constraint!r} and least of {self!r} is {self.least}, must be 0: a smallest length is "
+                "part of the constraint"
+            )
+        if self.last and not constraint.ends_by(self.word, self.fill):
+            raise TypeError(
+                f"constraint is {constraint!r}, which {self!r} cannot serve: any number of fill tokens must be "
+                "accepted behind its word, as behind the end of the constraint"
+            )
 
     def finished(
         self, run: SamplingContext, state: State, drawn: Tensor, memo: Any

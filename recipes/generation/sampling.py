@@ -12,7 +12,7 @@ import ddlib as dd
 from ddlib.guidance import ClassifierFree
 from ddlib.paces import Pace
 from ddlib.parameterization.capabilities import Capabilities
-from ddlib.samplers import Ending, EndOfText, Length, Settled
+from ddlib.samplers import Automaton, Ending, EndOfText, Length, Settled
 from ddlib.samplers.runtime.loop import check_memory, check_paced
 from ddlib.samplers.runtime.reuse import check_reuse, reuse_of
 from ddlib.typing import Denoiser
@@ -156,7 +156,7 @@ class Sampling:
             ends = saved.special.ends
             if not ends:
                 raise ValueError(f"end={self.end!r}, min_tokens={self.min_tokens}: {saved.name} has no end of text")
-            found += [EndOfText(word, self.min_tokens, last=last, fill=saved.behind) for word in ends]
+            found += [EndOfText(word, self.min_tokens, last=last, fill=saved.behind if last else None) for word in ends]
         return found if self.stop_entropy is None else [*found, Settled(self.stop_entropy)]
 
     def conditioned(self, saved: LoadedModel, denoiser: Denoiser) -> Denoiser:
@@ -204,6 +204,7 @@ def draw(
     lengths: Int[Tensor, " B"] | None = None,
     lead: int = 0,
     rule: Length | None = None,
+    constraint: Automaton | None = None,
 ) -> Int[Tensor, "B L"]:
     """Draw samples with the noise of these indices: each is independent of the others in the batch.
 
@@ -221,6 +222,7 @@ def draw(
         lead: tokens at the front of the prompt, (B, P), which a model that ``leads`` encodes separately; ``on_step``
             and the sampler get only the positions behind them.
         rule: rule for lengths up to ``length``, behind the ``lead``; None for that length.
+        constraint: automaton that accepts the tokens behind the ``lead``. A sample stops behind its end.
 
     Raises:
         ValueError: a pace that the sequences, the network or the sampler do not support.
@@ -231,11 +233,15 @@ def draw(
         front, prompt = prompt[:, :lead].to(index.device), None if prompt.shape[1] == lead else prompt[:, lead:]
         denoiser = saved.denoiser.after(front)
     denoiser = sampling.conditioned(saved, denoiser)
+    sampler = make_sampler(saved, sampling.sampler) if sampler is None else sampler
+    endings = sampling.endings(saved)
+    if constraint is not None and constraint.end is not None and sampler.supports_stopping:
+        endings += [EndOfText(constraint.end, fill=constraint.fill)]
     drawn = dd.sample(
         saved.process,
         denoiser,
         (len(index), length - lead),
-        make_sampler(saved, sampling.sampler) if sampler is None else sampler,
+        sampler,
         sampling.steps,
         None if prompt is None else prompt.to(index.device),
         infill=prompt is not None and bool((prompt >= saved.process.vocab_size).any()),
@@ -245,11 +251,12 @@ def draw(
         min_p=sampling.min_p,
         forbidden=sampling.forbidden_words(saved),
         repetition_penalty=sampling.repetition_penalty,
-        endings=sampling.endings(saved),
+        endings=endings,
         parameterization=getattr(denoiser, "parameterization", None) or saved.parameterization,
         compact=lengths is None and front is None,
         pace=sampling.course(saved, length - lead),
         length=rule,
+        constraint=constraint,
         memory=sampling.memory,
         keep=True if sampling.keep is None else sampling.keep,
         generator=dd.KeyedGenerator(seed, NOISE, index),

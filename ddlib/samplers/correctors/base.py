@@ -27,6 +27,9 @@ class Corrector(ReversePart):
     max_model_calls: int = 1
     """Maximal number of network calls per correction."""
 
+    supports_constraint: bool = False
+    """True if corrections keep a constraint, as for ``Sampler``."""
+
     max_finalize_calls: int = 0
     """Maximal number of network calls of ``end``."""
 

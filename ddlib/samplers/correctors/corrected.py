@@ -58,6 +58,7 @@ class Corrected(Sampler):
         self.steps, self.interval = check_count("steps", steps), (low, high)
         self.exact_marginals = predictor.exact_marginals and corrector.exact_marginals
         self.consistent_joint = predictor.consistent_joint and corrector.consistent_joint
+        self.supports_constraint = predictor.supports_constraint and corrector.supports_constraint
         self.max_model_calls = predictor.max_model_calls + self.steps * corrector.max_model_calls
         self.max_finalize_calls = predictor.max_finalize_calls + corrector.max_finalize_calls
 

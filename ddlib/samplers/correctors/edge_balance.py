@@ -32,6 +32,8 @@ class EdgeBalance(Corrector):
 
     requires, instead = LevelProcess, "ForwardBackward serves it, and the sampler Psi"
 
+    supports_constraint = True
+
     def __init__(self, strength: float = 1.0) -> None:
         self.strength = check_number("strength", strength, 0, 10, "in [0, 10]")
 

@@ -27,6 +27,8 @@ class ForwardBackward(Corrector):
         TypeError, ValueError: another amount.
     """
 
+    supports_constraint = True
+
     def __init__(self, amount: float = 1.0) -> None:
         self.amount = check_number("amount", amount, 0.001, 1000, "in [0.001, 1000]")
 

@@ -1,0 +1,317 @@
+"""Deterministic finite automata over tokens: completions of partially drawn sequences."""
+
+import copy
+from collections.abc import Hashable, Iterable, Mapping
+from itertools import chain
+from typing import Self
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from ddlib.typing import Tokens
+from ddlib.utils.validation import check_count, require
+
+
+class Automaton:
+    r"""Deterministic finite automaton over tokens, a constraint for ``sample``.
+
+    It accepts a sequence if its transitions lead from ``start`` to an accepting state. Regular expressions and JSON
+    schemas of bounded depth have such automata, for example by the library outlines-core. A sequence in which some
+    positions are not drawn has a completion if there is a path through states that are reachable from the start and
+    from which an accepting state is reachable in the remaining number of positions (DINGO, arXiv 2505.23061). This
+    holds for any order of the positions.
+
+    Tokens with the same transitions in all states form a class. The cost of a pass over a sequence is proportional to
+    the transitions between states and classes, and not to the number of tokens.
+
+    Args:
+        transitions: the next state for each state and token: ``{state: {token: state}}``. A token without an entry is
+            not allowed in that state. States are numbers, strings or other keys.
+        start: the first state.
+        accepting: states in which a sequence may end.
+        vocab_size: number of tokens V.
+        end: token that may follow in an accepting state. Behind it there are only ``fill`` tokens, so accepted
+            sequences may be shorter than the length. None: only sequences of the full length are accepted.
+        fill: token behind ``end``; by default ``end``.
+
+    Raises:
+        TypeError, ValueError: tokens outside [0, V); no accepting states; a transition by ``end`` in an accepting
+            state; ``fill`` without ``end``.
+
+    Example:
+        >>> one_or_more = Automaton({0: {1: 1}, 1: {1: 1}}, start=0, accepting=[1], vocab_size=4, end=3)
+        >>> one_or_more.accepts(torch.tensor([[1, 1, 3, 3], [1, 3, 1, 3], [3, 3, 3, 3]]))
+        tensor([ True, False, False])
+        >>> one_or_more.allowed(torch.tensor([[4, 4, 1]])).int()  # 4 is the mask
+        tensor([[[0, 1, 0, 0],
+                 [0, 1, 0, 0],
+                 [0, 1, 0, 0]]], dtype=torch.int32)
+    """
+
+    token_class: Int64[Tensor, "V"]
+    """Class of each token, below ``num_classes``; the last class has no transitions."""
+    num_classes: int
+    is_open: Bool[Tensor, "c"]
+    """True at classes with transitions whose tokens may be drawn."""
+    edges: tuple[Int64[Tensor, "n"], Int64[Tensor, "n"], Int64[Tensor, "n"]]
+    """Transitions: states, classes and next states, sorted by state and class."""
+    pairs: tuple[Int64[Tensor, "m"], Int64[Tensor, "m"]]
+    """Distinct pairs of a state and a next state by a token that may be drawn."""
+    accepting: Bool[Tensor, "K"]
+    """True at accepting states."""
+    skip: int = 0
+    """Number of positions at the beginning of a sequence that may hold any tokens."""
+
+    def __init__(
+        self,
+        transitions: Mapping[Hashable, Mapping[int, Hashable]],
+        start: Hashable,
+        accepting: Iterable[Hashable],
+        vocab_size: int,
+        end: int | None = None,
+        fill: int | None = None,
+    ) -> None:
+        self.vocab_size = check_count("vocab_size", vocab_size)
+        final = dict.fromkeys(accepting)
+        require(bool(final), "accepting is empty, must hold a state: no sequence satisfies the constraint")
+        require(end is not None or fill is None, f"fill is {fill} and end is None: nothing is filled without an end")
+        for name, token in (("end", end), ("fill", fill)):
+            if token is not None:
+                require(check_count(name, token, 0) < vocab_size, f"{name} is {token}, must be in [0, {vocab_size})")
+        self.end, self.fill = end, end if fill is None else fill
+        number: dict[Hashable, int] = {start: 0}
+        for state in chain(transitions, *(row.values() for row in transitions.values()), final):
+            number.setdefault(state, len(number))
+        sizes = [len(row) for row in transitions.values()]
+        count = sum(sizes)
+        tokens = np.fromiter(chain.from_iterable(transitions.values()), np.int64, count)
+        to = chain.from_iterable(row.values() for row in transitions.values())
+        targets = np.fromiter((number[state] for state in to), np.int64, count)
+        sources = np.repeat(np.array([number[state] for state in transitions], np.int64), sizes)
+        if count:
+            for token in (int(tokens.min()), int(tokens.max())):
+                require(0 <= token < vocab_size, f"transitions hold token {token}, must be in [0, {vocab_size})")
+        final_numbers = np.array(sorted(number[state] for state in final), np.int64)
+        states = len(number)
+        if end is not None:
+            twice = np.isin(sources[tokens == end], final_numbers)
+            require(not twice.any(), f"end is {end}, which has a transition in an accepting state already")
+            ended = [states] * len(final_numbers)
+            sources = np.concatenate([sources, final_numbers, [states]])
+            tokens = np.concatenate([tokens, [end] * len(final_numbers), [self.fill]]).astype(np.int64)
+            targets = np.concatenate([targets, ended, [states]]).astype(np.int64)
+            final_numbers, states = np.append(final_numbers, states), states + 1
+        self.accepting = torch.zeros(states, dtype=torch.bool)
+        self.accepting[torch.from_numpy(final_numbers)] = True
+        self.token_class, number_of_classes, (before, classes, after) = _classes(sources, tokens, targets, vocab_size)
+        self._set(before, classes, after, torch.ones(number_of_classes, dtype=torch.bool))
+
+    def _set(self, sources: Tensor, classes: Tensor, targets: Tensor, is_open: Bool[Tensor, "c"]) -> None:
+        """Set the transitions between states and classes."""
+        self.num_classes, self.is_open = len(is_open) + 1, is_open
+        self._keys, order = (sources * self.num_classes + classes).sort()
+        self.edges = sources[order], classes[order], targets[order]
+        states, some = len(self.accepting), is_open[classes]
+        distinct = (sources * states + targets)[some].unique()
+        self.pairs = distinct // states, distinct % states
+        self._ends_in = [self.accepting]
+
+    def to(self, device: torch.device) -> Self:
+        """Return the automaton with its tensors on a device."""
+        moved = copy.copy(self)
+        for name in ("token_class", "accepting", "is_open", "_keys"):
+            setattr(moved, name, getattr(self, name).to(device))
+        (sources, classes, targets), (before, after) = self.edges, self.pairs
+        moved.edges = sources.to(device), classes.to(device), targets.to(device)
+        moved.pairs = before.to(device), after.to(device)
+        moved._ends_in = [moved.accepting]
+        return moved
+
+    def behind(self, number: int) -> Self:
+        """Return the automaton of sequences with this number of arbitrary tokens before those that it accepts."""
+        moved = copy.copy(self)
+        moved.skip = self.skip + check_count("number", number, 0)
+        return moved
+
+    def without(self, tokens: Iterable[int]) -> Self:
+        """Return the automaton whose completions have none of these tokens; those that are drawn already may stay."""
+        excluded = torch.zeros_like(self.token_class, dtype=torch.bool)
+        excluded[list(tokens)] = True
+        reduced, dead = copy.copy(self), self.num_classes - 1
+        used = self.token_class < dead
+        kinds, which = (2 * self.token_class + excluded)[used].unique(return_inverse=True)
+        reduced.token_class = torch.full_like(self.token_class, len(kinds))
+        reduced.token_class[used] = which
+        number = torch.full((2 * dead,), -1, device=kinds.device)  # of both parts of each class
+        number[kinds] = torch.arange(len(kinds), device=kinds.device)
+        sources, classes, targets = (torch.cat([part, part]) for part in self.edges)
+        classes = number[2 * classes + torch.arange(2, device=classes.device).repeat_interleave(len(classes) // 2)]
+        some, is_open = classes >= 0, (kinds % 2 == 0) & self.is_open[kinds // 2]
+        reduced._set(sources[some], classes[some], targets[some], is_open)
+        return reduced
+
+    def ends_by(self, token: int, fill: int) -> bool:
+        """Return whether any number of ``fill`` tokens is accepted behind every ``token``."""
+        sources, classes, targets = self.edges
+        behind = torch.zeros_like(self.accepting)
+        behind[targets[classes == self.token_class[token]]] = True
+        loops = torch.zeros_like(self.accepting)
+        loops[sources[(classes == self.token_class[fill]) & (sources == targets)]] = True
+        return bool((loops & self.accepting)[behind].all())
+
+    def accepts(self, x: Tokens) -> Bool[Tensor, "B"]:
+        """Return whether each sequence is accepted."""
+        return self.has_completion(x)
+
+    def has_completion(self, z: Tokens) -> Bool[Tensor, "B"]:
+        """Return whether each partially drawn sequence has an accepted completion.
+
+        Args:
+            z: (B, L) tokens, and numbers of at least V at positions that are not drawn.
+        """
+        classes, states = self.classes(z), self.started(len(z))
+        for column in range(min(self.skip, z.shape[1]), z.shape[1]):
+            states = self.follow(states, classes[:, column])
+        return (states & self.accepting).any(1)
+
+    def allowed(self, z: Tokens) -> Bool[Tensor, "B L V"]:
+        """Return the tokens at each position with which a sequence still has an accepted completion.
+
+        At a drawn position that is its token alone, and no token if the sequence has no completion.
+
+        Args:
+            z: (B, L) tokens, and numbers of at least V at positions that are not drawn.
+        """
+        classes, (rows, length) = self.classes(z), z.shape
+        found = torch.zeros(rows, length, self.vocab_size, dtype=torch.bool, device=z.device)
+        after = [self.ending(0).expand(rows, -1)]
+        for column in range(length - 1, min(self.skip, length) - 1, -1):
+            after.append(self.precede(after[-1], classes[:, column]))
+        states, possible = self.started(rows), after[-1][:, 0].isfinite()
+        found[:, : self.skip] = possible[:, None, None]
+        for column in range(min(self.skip, length), length):
+            found[:, column] = self.scores(states, after[length - 1 - column]).isfinite()[:, self.token_class]
+            states = self.follow(states, classes[:, column])
+        given = (z[..., None] == torch.arange(self.vocab_size, device=z.device)) & possible[:, None, None]
+        return torch.where((z < self.vocab_size)[..., None], given, found)
+
+    def classes(self, z: Tokens) -> Int64[Tensor, "B L"]:
+        """Return the class of each token, -1 at positions that are not drawn."""
+        return torch.where(z < self.vocab_size, self.token_class[z.clamp_max(self.vocab_size - 1)], -1)
+
+    def started(self, rows: int) -> Bool[Tensor, "B K"]:
+        """Return the sets of states before the first token: the start alone."""
+        states = torch.zeros(rows, len(self.accepting), dtype=torch.bool, device=self.accepting.device)
+        states[:, 0] = True
+        return states
+
+    def ending(self, number: int) -> Float64[Tensor, "K"]:
+        """Return 0 for states from which this number of tokens may lead to an accepting state, -inf for others."""
+        sources, targets = self.pairs
+        while len(self._ends_in) <= number:
+            before = torch.zeros_like(self.accepting)
+            before[sources[self._ends_in[-1][targets]]] = True
+            self._ends_in.append(before)
+        return torch.where(self._ends_in[number], 0.0, -torch.inf).to(torch.float64)
+
+    def follow(self, states: Bool[Tensor, "B K"], classes: Int64[Tensor, "B"]) -> Bool[Tensor, "B K"]:
+        """Return the sets of states behind a token of these classes; any class for -1."""
+        reached = torch.zeros_like(states, dtype=torch.int32)
+        known = (classes >= 0)[:, None]
+        target, exists = self._next(classes)
+        reached.scatter_add_(1, target, (states & exists & known).int())
+        if not bool(known.all()):
+            before, after = self.pairs
+            reached.index_add_(1, after, (states & ~known)[:, before].int())
+        return reached > 0
+
+    def precede(self, values: Float64[Tensor, "B K"], classes: Int64[Tensor, "B"]) -> Float64[Tensor, "B K"]:
+        """Return the values of the states before a token of these classes: those of the next states.
+
+        For the class -1 it is the largest one over all classes, and -inf without a transition.
+        """
+        known = (classes >= 0)[:, None]
+        target, exists = self._next(classes)
+        found = torch.where(exists & known, values.gather(1, target), -torch.inf)
+        if not bool(known.all()):
+            before, after = self.pairs
+            best = torch.where(known, -torch.inf, values)[:, after]
+            found.scatter_reduce_(1, before.expand(len(values), -1), best, "amax")
+        return found
+
+    def scores(self, states: Bool[Tensor, "B K"], after: Float64[Tensor, "B K"]) -> Float64[Tensor, "B C"]:
+        """Return the largest value of a state that each class leads to from the given sets.
+
+        It is -inf without one, and at classes that are not open.
+
+        Args:
+            states: (B, K) sets of states before the token.
+            after: (B, K) values of the states behind it.
+        """
+        sources, classes, targets = self.edges
+        values = torch.where(states[:, sources], after[:, targets], -torch.inf)
+        found = values.new_full((len(states), self.num_classes), -torch.inf)
+        found.scatter_reduce_(1, classes.expand(len(states), -1), values, "amax")
+        found[:, :-1][:, ~self.is_open] = -torch.inf
+        return found
+
+    def weighed(self, values: Float64[Tensor, "B K"], weights: Float64[Tensor, "B C"]) -> Float64[Tensor, "B K"]:
+        """Return the log of the sum over transitions of exp(weight of the class + value of the next state).
+
+        Args:
+            values: (B, K) values of the states behind a token.
+            weights: (B, C) log-weights of its class.
+        """
+        sources, classes, targets = self.edges
+        terms, places = weights[:, classes] + values[:, targets], sources.expand(len(values), -1)
+        return log_sums(terms, places, len(self.accepting))
+
+    def _next(self, classes: Int64[Tensor, "B"]) -> tuple[Int64[Tensor, "B K"], Bool[Tensor, "B K"]]:
+        """Return the next state of every state by a class, and whether there is one; some state where there is none."""
+        states = torch.arange(len(self.accepting), device=classes.device)
+        keys = states * self.num_classes + classes[:, None].clamp_min(0)
+        if not len(self._keys):
+            return torch.zeros_like(keys), torch.zeros_like(keys, dtype=torch.bool)
+        place = torch.searchsorted(self._keys, keys).clamp_max(len(self._keys) - 1)
+        return self.edges[2][place], self._keys[place] == keys
+
+    def __repr__(self) -> str:
+        sizes = f"states={len(self.accepting)}, classes={self.num_classes - 1}, vocab_size={self.vocab_size}"
+        return f"Automaton({sizes}, end={self.end}, fill={self.fill}, skip={self.skip})"
+
+
+def log_sums(terms: Float64[Tensor, "B n"], places: Int64[Tensor, "B n"], size: int) -> Float64[Tensor, "B m"]:
+    """Return the logs of the sums of exp(terms) with the same place, (B, size); -inf for a place without terms."""
+    largest = terms.new_full((len(terms), size), -torch.inf).scatter_reduce_(1, places, terms, "amax")
+    finite = torch.where(largest.isfinite(), largest, 0.0)
+    sums = torch.zeros_like(largest).scatter_add_(1, places, (terms - finite.gather(1, places)).exp())
+    return sums.log() + finite
+
+
+def _classes(
+    sources: np.ndarray, tokens: np.ndarray, targets: np.ndarray, vocab_size: int
+) -> tuple[Int64[Tensor, "V"], int, list[Tensor]]:
+    """Return the class of each token, the number of classes with transitions, and the transitions of these classes.
+
+    Tokens without transitions have the class behind the last.
+
+    The partition is refined state by state: tokens stay together while they have the same next state.
+    """
+    classes, count = np.zeros(vocab_size, np.int64), 1
+    order = np.argsort(sources, kind="stable")
+    for some in np.split(order, np.flatnonzero(np.diff(sources[order])) + 1) if len(order) else []:
+        pairs = classes[tokens[some]] * (int(targets.max()) + 1) + targets[some]
+        distinct, which = np.unique(pairs, return_inverse=True)
+        classes[tokens[some]], count = count + which, count + len(distinct)
+    used = np.zeros(vocab_size, bool)
+    used[tokens] = True
+    distinct, members, which = np.unique(classes[used], return_index=True, return_inverse=True)
+    numbers = np.full(vocab_size, len(distinct), np.int64)
+    numbers[used] = which
+    first = np.zeros(vocab_size, bool)
+    first[np.flatnonzero(used)[members]] = True
+    kept = first[tokens]  # the transitions of one member of each class
+    found = [torch.from_numpy(part[kept]) for part in (sources, numbers[tokens], targets)]
+    return torch.from_numpy(numbers), len(distinct), found

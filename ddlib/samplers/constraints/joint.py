@@ -1,0 +1,124 @@
+"""Tokens that are drawn together such that the sequence has a completion."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from ddlib.samplers.constraints.automaton import Automaton, log_sums
+from ddlib.typing import Sharpen, Tokens
+from ddlib.utils.categorical import draw_logits
+from ddlib.utils.validation import require
+
+_HELD = 1 << 24
+"""Number of values of states in memory at a time."""
+
+
+class JointDraw:
+    r"""Draw of the tokens of one step under a constraint, from left to right.
+
+    Let :math:`p_i` be the network's distribution at a position i that is drawn, and :math:`Q_i` the states to which the
+    positions before i may lead. A token leads a state q to :math:`q'`.
+
+    .. math:: p(x_i | x_{<i}) \propto p_i(x_i) \max_{q \in Q_i} \beta_i(q'), \qquad
+        \beta_{i-1}(q) = \sum_x p_i(x) \beta_i(q'), \quad \max_x \beta_i(q'), \quad \beta_i(q')
+
+    with the sum at a position that is drawn, the maximum at one that stays a mask, and the given token otherwise.
+    Behind the last position :math:`\beta` is 1 at accepting states and 0 at others.
+
+    The result is :math:`\prod_i p_i(x_i)`, the network's distribution of the step, conditioned on that the sequence
+    has a completion, if no position that stays a mask lies before one that is drawn. This holds from left to right, in
+    the last step, and if one position is drawn. Then the last case is :math:`p_i`, renormalised over the tokens with a
+    completion. In other steps it is an approximation that has the same support. The exact condition takes exponential
+    time there, as several paths lead through the masks.
+
+    Temperature and truncation act on the conditional distributions :math:`p(x_i | x_{<i})`.
+
+    Args:
+        automaton: the constraint, on the device of the tokens.
+        texts: (B, L) states, numbers of at least V at positions that are not drawn.
+        drawn: (B, L) bool, the positions that are drawn.
+        log_probs: map from positions, as rows and columns (n,) each, to log-probabilities (n, V) without temperature.
+        sharpen: temperature and truncation.
+        u: (B, L) uniforms in [0, 1).
+    """
+
+    def __init__(
+        self,
+        automaton: Automaton,
+        texts: Int64[Tensor, "B L"],
+        drawn: Bool[Tensor, "B L"],
+        log_probs: Callable[[Int64[Tensor, "n"], Int64[Tensor, "n"]], Float[Tensor, "n V"]],
+        sharpen: Sharpen,
+        u: Float64[Tensor, "B L"],
+    ) -> None:
+        self.automaton, self.texts, self.drawn, self.u = automaton, texts, drawn, u
+        self.log_probs, self.sharpen = log_probs, sharpen
+
+    def tokens(self) -> Tokens:
+        """Draw the tokens; the other positions are as in ``texts``.
+
+        Raises:
+            ValueError: the network excludes all tokens with which a sequence has a completion.
+        """
+        result, rows = self.texts.clone(), self.drawn.any(1).nonzero()[:, 0]
+        columns, held = int(self.drawn.any(0).sum()), len(self.automaton.accepting)
+        number = max(1, _HELD // max(columns * held, len(self.automaton.edges[0]), 1))
+        for some in rows.split(number):
+            self._draw(result, some)
+        return result
+
+    def _draw(self, result: Tokens, rows: Int64[Tensor, "n"]) -> None:
+        automaton, drawn = self.automaton, self.drawn[rows]
+        classes, after = automaton.classes(self.texts[rows]), self._backward(rows)
+        columns = drawn.any(0).tolist()
+        states = automaton.started(len(rows))
+        for column in range(max(i for i, some in enumerate(columns) if some) + 1):
+            if columns[column]:
+                here = drawn[:, column].nonzero()[:, 0]
+                place = torch.full_like(here, column)
+                scores = self.log_probs(rows[here], place)
+                if column >= automaton.skip:
+                    found = automaton.scores(states[here], after[column][here])
+                    found = found - found.amax(-1, keepdim=True)
+                    scores = scores + found[:, automaton.token_class].to(scores.dtype)
+                empty = ~(scores.amax(-1) > -torch.inf)
+                require(
+                    not bool(empty.any()),
+                    f"the network thinks all words impossible with which the constraint can be met at position "
+                    f"{column}, must leave one",
+                )
+                token = draw_logits(self.sharpen(scores), self.u[rows[here], place])
+                result[rows[here], place], classes[here, column] = token, automaton.token_class[token]
+            if column >= automaton.skip:
+                states = automaton.follow(states, classes[:, column])
+
+    def _backward(self, rows: Int64[Tensor, "n"]) -> dict[int, Float64[Tensor, "n K"]]:
+        """Return the values beta of the states behind each column in which a position is drawn."""
+        automaton, drawn = self.automaton, self.drawn[rows]
+        classes, length = automaton.classes(self.texts[rows]), drawn.shape[1]
+        column = torch.arange(length, device=drawn.device)
+        first = torch.where(drawn & (column >= automaton.skip), column, length).amin(1)
+        columns, lowest = drawn.any(0).tolist(), int(first.min())
+        given = ((classes >= 0) | drawn).any(0).nonzero()[:, 0]
+        stop = int(given[-1]) + 1  # all positions behind are masks
+        values, found = automaton.ending(length - stop).expand(len(rows), -1), dict[int, Tensor]()
+        for i in range(stop - 1, lowest - 1, -1):
+            if columns[i]:
+                found[i] = values
+            if i == lowest:
+                break
+            before = automaton.precede(values, classes[:, i])
+            if columns[i]:
+                here = (drawn[:, i] & (first < i)).nonzero()[:, 0]
+                if len(here):
+                    before[here] = automaton.weighed(values[here], self._weights(rows[here], i))
+            values = before
+        return found
+
+    def _weights(self, rows: Int64[Tensor, "n"], column: int) -> Float64[Tensor, "n C"]:
+        """Return the log-probabilities of the classes of tokens at a column."""
+        log_probs = self.log_probs(rows, torch.full_like(rows, column)).to(torch.float64).log_softmax(-1)
+        classes = self.automaton.token_class.expand(len(rows), -1)
+        return log_sums(log_probs, classes, self.automaton.num_classes)

@@ -1,0 +1,271 @@
+"""Constraints on the drawn text: a regular expression or a JSON schema, as an automaton over the tokens of a model."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
+
+from ddlib.samplers import Automaton, Sampler
+from ddlib.samplers.constraints.support import check_constraint, check_satisfiable
+from recipes.generation.prompt import GAP, Row, masked, together
+from recipes.generation.sampling import Sampling
+from recipes.model_io import LoadedModel, make_sampler
+
+INSTALL = 'pip install "ddlib[constraints]"'
+END = "\U0010ffff"
+"""Mark behind a pattern, a character that no text has."""
+SPACE = "▁"
+"""Character for a space in the tokens of SentencePiece."""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """Regular expression or JSON schema that the drawn text matches, before the model is known.
+
+    The constraint is on the text behind a prompt, or on the whole text of a prompt with gaps.
+
+    Args:
+        regex: the regular expression, in the syntax of outlines-core, for the whole text.
+        json_schema: file with a JSON schema.
+
+    Raises:
+        ValueError: both arguments, or none.
+    """
+
+    regex: str | None = None
+    json_schema: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.regex is None) == (self.json_schema is None):
+            raise ValueError(f"regex={self.regex!r}: not with json_schema={self.json_schema}, give one of them")
+
+    def check(self) -> None:
+        """Check the pattern before there is a model.
+
+        Raises:
+            ModuleNotFoundError: outlines-core is not installed.
+            OSError: no file that can be read.
+            ValueError: a pattern or a schema that is invalid, or that outlines-core does not support.
+        """
+        tokens = {bytes([byte]): [byte] for byte in range(256)}
+        _index(self.name, self.pattern, tokens, 256)  # "a)(b" is a pattern between brackets alone
+        _transitions(self.name, self.pattern, tokens, 256)
+
+    @property
+    def name(self) -> str:
+        """Name and value of the option, for messages."""
+        return f"regex={self.regex!r}" if self.json_schema is None else f"json_schema={self.json_schema}"
+
+    @property
+    def pattern(self) -> str:
+        """Regular expression of the text."""
+        if self.json_schema is None:
+            assert self.regex is not None
+            return _without_anchors(self.regex)
+        schema = self.schema
+        try:
+            return _outlines(self.name).json_schema.build_regex_from_schema(json.dumps(schema))
+        except ValueError as error:
+            raise ValueError(f"{self.name}: outlines-core has no pattern for it: {error}") from error
+
+    @property
+    def schema(self) -> Any:
+        """The JSON schema.
+
+        Raises:
+            ValueError: a file that is not JSON in UTF-8.
+        """
+        assert self.json_schema is not None
+        try:
+            return json.loads(self.json_schema.read_text(encoding="utf-8"))
+        except ValueError as error:  # also what is no UTF-8
+            raise ValueError(f"{self.name}: must be a file of JSON: {error}") from error
+
+    @property
+    def setting(self) -> Mapping[str, Any]:
+        """Value that determines a sample, for its protocol."""
+        return {"regex": self.regex} if self.json_schema is None else {"json_schema": self.schema}
+
+    def automaton(self, saved: LoadedModel) -> Automaton:
+        """Return the automaton over the tokens of a model.
+
+        A text ends by the end token of the model, and what fills its rows stands behind. For a model without an end the
+        text fills the row.
+
+        Raises:
+            ValueError: a tokenizer whose tokens do not stand for bytes; a pattern that its tokens cannot form.
+        """
+        size, end = saved.process.vocab_size, saved.special.eos
+        tokens: dict[bytes, list[int]] = {}
+        for token, piece in pieces(saved).items():
+            tokens.setdefault(piece, []).append(token)
+        transitions, first, accepting = _transitions(self.name, self.pattern, tokens, size)
+        return Automaton(transitions, first, accepting, size, end, None if end is None else saved.behind)
+
+    def checked(self, saved: LoadedModel, sampling: Sampling, rows: Sequence[Row]) -> Automaton:
+        """Return the automaton, after checking that the rows can be drawn by it.
+
+        Raises:
+            ValueError: the process, the sampler or the options do not support it; no text as long as a row matches; or
+                as in ``automaton``.
+        """
+        automaton, sampler = self.automaton(saved), make_sampler(saved, sampling.sampler)
+        try:
+            check_constraint(automaton, saved.process, sampler, sampling.endings(saved))
+            reduced = automaton.without(sampling.forbidden_words(saved))
+            for row in rows:
+                states = masked(saved, row)[row.lead :]
+                free = torch.full((row.length - row.lead - len(states),), saved.process.vocab_size)
+                check_satisfiable(reduced.behind(start(saved, row)), torch.cat([states, free])[None])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{self.name}: {error}") from error
+        return automaton
+
+
+def begun(saved: LoadedModel, row: Row) -> Row:
+    """Return the row with the beginning of a text given, where it would be drawn."""
+    if row.text is not None or len(row.states) or row.lead or not saved.beginning:
+        return row
+    return replace(row, states=torch.tensor(saved.beginning, dtype=torch.int64), said=len(saved.beginning))
+
+
+def start(saved: LoadedModel, row: Row) -> int:
+    """Return the number of positions before the text that is constrained, without the lead."""
+    whole = row.text is not None and not row.chat and GAP.search(row.text)
+    return (len(saved.beginning) if whole else len(row.states)) - row.lead
+
+
+def alike(
+    saved: LoadedModel, rows: Sequence[Row], block: int | None, sampler: Sampler, size: int
+) -> Iterator[list[int]]:
+    """Yield indices of rows that can be drawn together under a constraint: those of one start and length."""
+    kinds: dict[tuple[int, int], list[int]] = {}
+    for number, row in enumerate(rows):
+        kinds.setdefault((start(saved, row), row.length), []).append(number)
+    for numbers in kinds.values():
+        for group in together(saved, [rows[number] for number in numbers], block, sampler, size):
+            yield [numbers[place] for place in group]
+
+
+def pieces(saved: LoadedModel) -> dict[int, bytes]:
+    """Return the bytes of each token, without special and empty ones.
+
+    Raises:
+        ValueError: a tokenizer whose tokens depend on others when they are decoded, as those of WordPiece do.
+    """
+    tokenizer, backend = saved.tokenizer, getattr(saved.tokenizer, "backend", saved.tokenizer)
+    special = {word for word in (saved.special.bos, *saved.ends) if word is not None}
+    added: dict[int, str] = {}
+    kinds: set[str] = set()
+    if isinstance(backend, Tokenizer):
+        for word, token in backend.get_added_tokens_decoder().items():
+            if token.special:
+                special.add(word)
+            else:
+                added[word] = token.content
+        kinds = _kinds(json.loads(backend.to_str())["decoder"])
+    size = min(saved.process.vocab_size, tokenizer.get_vocab_size())
+    entries = {word: tokenizer.id_to_token(word) for word in range(size) if word not in special}
+    entries = {word: entry for word, entry in entries.items() if entry is not None}
+    if saved.symbols is not None and saved.symbols.token is not None:
+        entries = {word: entry for word, entry in entries.items() if entry != saved.symbols.token}
+    if "ByteLevel" in kinds:
+        found = {word: _from_byte_level(entry) for word, entry in entries.items() if word not in added}
+    elif kinds & {"ByteFallback", "Metaspace"}:
+        found = {word: _from_sentence_piece(entry) for word, entry in entries.items() if word not in added}
+    else:
+        found = {word: tokenizer.decode([word]).encode() for word in entries if word not in added}
+        if tokenizer.decode(list(found)).encode() != b"".join(found.values()):
+            raise ValueError(
+                f"{saved.name}: the tokens of its tokenizer become text together and not each alone, so that no "
+                "constraint on text is one on tokens"
+            )
+    found |= {word: text.encode() for word, text in added.items() if word in entries}
+    return {word: piece for word, piece in found.items() if piece}
+
+
+def _kinds(decoder: Any) -> set[str]:
+    """Return the names of a decoder of ``tokenizers`` and of the parts of a sequence of them."""
+    if decoder is None:
+        return set()
+    return {decoder["type"]}.union(*map(_kinds, decoder.get("decoders", ())))
+
+
+def _bytes_of_characters() -> dict[str, int]:
+    """Return the byte for which each character of a byte-level token stands, as in GPT-2."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in plain]
+    found = {chr(byte): byte for byte in plain} | {chr(256 + place): byte for place, byte in enumerate(others)}
+    assert found.keys() == set(ByteLevel.alphabet())
+    return found
+
+
+_BYTES = _bytes_of_characters()
+
+
+def _from_byte_level(entry: str) -> bytes:
+    return bytes(_BYTES[character] for character in entry) if all(c in _BYTES for c in entry) else entry.encode()
+
+
+def _from_sentence_piece(entry: str) -> bytes:
+    if len(entry) == 6 and entry.startswith("<0x") and entry.endswith(">"):
+        return bytes([int(entry[3:5], 16)])
+    return entry.replace(SPACE, " ").encode()
+
+
+def _without_anchors(pattern: str) -> str:
+    """Return the pattern without ^ at the beginning and $ at the end, as it is for whole texts."""
+    ended = pattern.removeprefix("^")
+    before = ended[:-1]
+    escaped = (len(before) - len(before.rstrip("\\"))) % 2
+    return before if ended.endswith("$") and not escaped else ended
+
+
+def _outlines(name: str) -> Any:
+    """Import outlines_core.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+    """
+    try:
+        import outlines_core
+        import outlines_core.json_schema
+    except ImportError as error:
+        raise ModuleNotFoundError(f"{name} needs outlines-core; run: {INSTALL}") from error
+    return outlines_core
+
+
+def _transitions(
+    name: str, pattern: str, tokens: Mapping[bytes, list[int]], size: int
+) -> tuple[dict[int, dict[int, int]], int, set[int]]:
+    """Return the transitions of a pattern's automaton by tokens, the first state, and the accepting states.
+
+    outlines-core 0.2.14 alone takes the shortest match: its index of "1(.5)?" has no transition behind "1" by "." and
+    none by the second alternative of "a|ab". So a mark stands behind the pattern, as one more token: before it there is
+    no match, and the states before it are those that accept.
+    """
+    mark = size + 1
+    index = _index(name, f"(?:{pattern}){END}", {**tokens, END.encode(): [mark]}, size)
+    found = index.get_transitions()
+    transitions = {state: {token: to for token, to in row.items() if token < size} for state, row in found.items()}
+    return transitions, index.get_initial_state(), {state for state, row in found.items() if mark in row}
+
+
+def _index(name: str, pattern: str, tokens: Mapping[bytes, list[int]], end: int) -> Any:
+    """Return the index of outlines-core for a pattern.
+
+    Raises:
+        ValueError: it has none.
+    """
+    outlines = _outlines(name)
+    try:
+        return outlines.Index(pattern, outlines.Vocabulary(end, dict(tokens)))
+    except ValueError as error:
+        raise ValueError(
+            f"{name}: outlines-core has no automaton for it, with neither look-around nor back-references: {error}"
+        ) from error

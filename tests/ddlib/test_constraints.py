@@ -1,0 +1,454 @@
+"""Constraints while drawing: automata over tokens, and the distribution of the sequences that satisfy them."""
+
+import inspect
+import itertools
+import math
+
+import pytest
+import torch
+from cases import examples
+from fixtures import LEVELS, Halves
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from refusals import refuses
+
+import ddlib as dd
+from ddlib.guidance import ClassifierFree
+from ddlib.paces import Blocks, Lanes
+from ddlib.processes import Masked
+from ddlib.samplers import (
+    Ancestral,
+    Automaton,
+    Confidence,
+    Corrected,
+    EdgeBalance,
+    EndOfText,
+    EntropyBounded,
+    FirstHitting,
+    ForwardBackward,
+    InOrder,
+    LeftToRight,
+    Overshoot,
+    Particles,
+    Psi,
+    Remask,
+    Sampler,
+    State,
+)
+from ddlib.samplers.constraints import joint
+from ddlib.samplers.constraints.joint import JointDraw
+from ddlib.samplers.runtime import reverse_step
+from ddlib.schedules import Linear
+
+pytestmark = pytest.mark.usefixtures("checked_in_full")
+F64 = torch.float64
+V, MASK = 4, 4
+PROCESS = Masked(V, Linear())
+
+
+class Table:
+    """A network with random logits for every sequence of states."""
+
+    own_times = True
+
+    def __init__(self, seed=0, length=4, tokens=V):
+        noise = torch.Generator().manual_seed(seed)
+        self.weights = (tokens + 1) ** torch.arange(length)
+        self.table = 1.5 * torch.randn((tokens + 1) ** length, length, tokens, generator=noise, dtype=F64)
+        self.calls = 0
+
+    def __call__(self, z, t):
+        self.calls += 1
+        return self.table[(z * self.weights).sum(1)]
+
+
+def accepts(transitions, start, accepting, x, end=None, fill=None):
+    """A second, plain account of what an automaton accepts."""
+    state = start
+    for place, token in enumerate(x):
+        if end is not None and token == end and state in accepting:
+            return all(behind == (end if fill is None else fill) for behind in x[place + 1 :])
+        if token not in transitions.get(state, {}):
+            return False
+        state = transitions[state][token]
+    return state in accepting
+
+
+@st.composite
+def automata(draw, tokens=V):
+    """Arguments of a small automaton."""
+    states = draw(st.integers(1, 4))
+    place = st.integers(0, states - 1)
+    end = draw(st.sampled_from([None, tokens - 1]))
+    symbols = range(tokens - (end is not None))
+    following = draw(st.lists(place | st.none(), min_size=states * len(symbols), max_size=states * len(symbols)))
+    transitions = {}
+    for (state, token), after in zip(itertools.product(range(states), symbols), following, strict=True):
+        if after is not None:
+            transitions.setdefault(state, {})[token] = after
+    fill = None if end is None else draw(st.sampled_from([None, 0]))
+    accepting = draw(st.sets(place, min_size=1))
+    return {"transitions": transitions, "start": draw(place), "accepting": accepting, "end": end, "fill": fill}
+
+
+def everything(length, tokens=V):
+    return torch.cartesian_prod(*[torch.arange(tokens)] * length).view(-1, length)
+
+
+def accepted(arguments, x):
+    return torch.tensor([accepts(x=row, **arguments) for row in x.tolist()], dtype=torch.bool)
+
+
+def agree(z, x):
+    """Whether each sequence of tokens (N, L) completes each one of states (B, L), (B, N)."""
+    return ((z[:, None] == x) | (z[:, None] >= V)).all(-1)
+
+
+@given(automata(), st.integers(1, 4), st.data())
+@settings(max_examples=examples(240), deadline=None)
+def test_allowed_tokens_are_those_of_all_completions(arguments, length, data):
+    automaton, x = Automaton(**arguments, vocab_size=V), everything(length)
+    fine = accepted(arguments, x)
+    assert torch.equal(automaton.accepts(x), fine)
+    number = data.draw(st.integers(1, 12))
+    z = torch.tensor(data.draw(st.lists(st.lists(st.integers(0, V), min_size=length, max_size=length),
+                                        min_size=number, max_size=number)))  # fmt: skip
+    forbidden = data.draw(st.sets(st.integers(0, V - 1), max_size=2))
+    free = (z >= V)[:, None]
+    bad = torch.isin(x, torch.tensor(sorted(forbidden), dtype=torch.int64))
+    completes = agree(z, x) & fine & ~(free & bad).any(-1)
+    expected = torch.stack([(completes[..., None] & (x == token)).any(1) for token in range(V)], -1)
+    reduced = automaton.without(forbidden)
+    assert torch.equal(reduced.allowed(z), expected)
+    assert torch.equal(reduced.has_completion(z), completes.any(1))
+    skipped, before = reduced.behind(2), torch.tensor(data.draw(st.lists(st.integers(0, V), min_size=2, max_size=2)))
+    found = skipped.allowed(torch.cat([before.expand(number, 2), z], 1))
+    assert torch.equal(found[:, 2:], expected)
+    anything = (before[:, None] == torch.arange(V)) | (before[:, None] >= V)
+    assert torch.equal(found[:, :2], anything & completes.any(1)[:, None, None])
+    for n in range(length + 1):
+        assert bool(automaton.ending(n)[0].isfinite()) == any(accepts(x=row, **arguments) for row in
+                                                             itertools.product(range(V), repeat=n))  # fmt: skip
+
+
+class Forced:
+    """Draws with the tokens of given sequences in place of random ones; it adds up their log-probabilities."""
+
+    def __init__(self, x, monkeypatch):
+        self.x, self.log_prob = x, torch.zeros(len(x), dtype=F64)
+        self.u = torch.arange(x.numel(), dtype=F64).view(x.shape) / x.numel()
+        monkeypatch.setattr(joint, "draw_logits", self)
+        monkeypatch.setattr(reverse_step, "rand", lambda shape, generator, device: self.u)
+
+    def __call__(self, scores, u):
+        place = (u * self.x.numel()).round().long()
+        row, column = place // self.x.shape[1], place % self.x.shape[1]
+        token = self.x[row, column]
+        self.log_prob[row] += scores.to(F64).log_softmax(-1).gather(1, token[:, None])[:, 0]
+        return token
+
+
+def margins(probs):
+    best = probs.sort(-1, descending=True).values
+    return best[..., 0] - best[..., 1]
+
+
+def one_at_a_time(network, automaton, x, by_margin):
+    """Log-probabilities of sequences: each token by the network's distribution, renormalised over what completes."""
+    z, total = torch.full_like(x, MASK), torch.zeros(len(x), dtype=F64)
+    rows = torch.arange(len(x))
+    for _ in range(x.shape[1]):
+        probs = network(z, None).softmax(-1)
+        score = margins(probs) if by_margin else -torch.arange(x.shape[1], dtype=F64).expand(x.shape)
+        place = score.masked_fill(z < V, -math.inf).argmax(1)
+        possible = torch.zeros(len(x), V, dtype=torch.bool)
+        for token in range(V):
+            tried = z.clone()
+            tried[rows, place] = token
+            possible[:, token] = (agree(tried, x)).any(1)  # x are all accepted sequences
+        here = torch.where(possible, probs[rows, place], 0.0)
+        total += (here[rows, x[rows, place]] / here.sum(1)).log()
+        z[rows, place] = x[rows, place]
+    return total
+
+
+@pytest.mark.parametrize("sampler", [LeftToRight(), Confidence(), InOrder(dd.paces.LeftToRight())], ids=repr)
+@given(arguments=automata(), seed=st.integers(0, 5))
+@settings(max_examples=examples(80), deadline=None)
+def test_one_position_a_step_is_the_network_renormalised(sampler, arguments, seed):
+    automaton, network = Automaton(**arguments, vocab_size=V), Table(seed)
+    x = everything(4)
+    x = x[automaton.accepts(x)]
+    assume(len(x))
+    with pytest.MonkeyPatch.context() as patch:
+        forced = Forced(x, patch)
+        drawn = dd.sample(PROCESS, network, tuple(x.shape), sampler, 4, constraint=automaton)
+    assert torch.equal(drawn, x)
+    expected = one_at_a_time(network, automaton, x, isinstance(sampler, Confidence))
+    assert torch.allclose(forced.log_prob, expected, atol=1e-10)
+    assert float(forced.log_prob.exp().sum()) == pytest.approx(1, abs=1e-10)
+
+
+@given(automata(), st.integers(0, 5), st.data())
+@settings(max_examples=examples(400), deadline=None)
+def test_positions_of_a_step_have_the_law_of_the_step_given_a_completion(arguments, seed, data):
+    skip = data.draw(st.sampled_from([0, 0, 1, 2]))
+    automaton, x = Automaton(**arguments, vocab_size=V).behind(skip), everything(4)
+    x = x[accepted(arguments, x[:, skip:])]
+    assume(len(x))
+    goal = data.draw(st.sampled_from(x.tolist()))
+    kinds = data.draw(st.lists(st.sampled_from(["given", "drawn", "mask"]), min_size=4, max_size=4))
+    assume("drawn" in kinds)
+    z = torch.tensor([token if kind == "given" else MASK for token, kind in zip(goal, kinds, strict=True)])
+    where = torch.tensor([kind == "drawn" for kind in kinds])
+    completions = x[agree(z[None], x)[0]]
+    targets = torch.where(where, completions, z).unique(dim=0)  # the parts of them that are drawn now
+    log_probs = Table(seed).table[:1].log_softmax(-1)[0]
+    with pytest.MonkeyPatch.context() as patch:
+        forced = Forced(targets, patch)
+        found = JointDraw(
+            automaton, z.expand(len(targets), -1), where.expand(len(targets), -1),
+            lambda rows, columns: log_probs[columns], lambda scores: scores, forced.u,
+        ).tokens()  # fmt: skip
+    assert torch.equal(found, targets)
+    assert float(forced.log_prob.exp().sum()) == pytest.approx(1, abs=1e-10)  # nothing else has a chance
+    last = max(place for place, kind in enumerate(kinds) if kind == "drawn")
+    if "mask" not in kinds[skip:last]:
+        product = torch.stack([log_probs[place, targets[:, place]] for place in where.nonzero()[:, 0]]).sum(0)
+        assert torch.allclose(forced.log_prob, product - product.logsumexp(0), atol=1e-10)
+
+
+TWICE = {"transitions": {0: {0: 1, 1: 0}, 1: {1: 2, 2: 1}, 2: {0: 2}}, "start": 0, "accepting": [1, 2], "end": 3}
+WORDS = Automaton(**TWICE, vocab_size=V)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("steps", [1, 4])
+def test_frequencies_of_draws(steps):
+    network, x = Table(3), everything(4)
+    x = x[WORDS.accepts(x)]
+    with pytest.MonkeyPatch.context() as patch:
+        forced = Forced(x, patch)
+        dd.sample(PROCESS, network, tuple(x.shape), LeftToRight(), steps, constraint=WORDS)
+    number = 20_000
+    drawn = dd.sample(
+        PROCESS, network, (number, 4), LeftToRight(), steps, constraint=WORDS,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    counts = (drawn[:, None] == x).all(-1).sum(0)
+    assert int(counts.sum()) == number
+    probs = forced.log_prob.exp()
+    deviation = (number * probs * (1 - probs)).sqrt()
+    assert bool(((counts - number * probs).abs() < 5 * deviation + 1).all())
+
+
+class Count:
+    """A reward: the number of tokens 1."""
+
+    def __call__(self, z, t):
+        return (z == 1).sum(1).to(F64)
+
+
+SUPPORTED = [
+    LeftToRight(), InOrder(Lanes(2), whole=True), InOrder(Lanes(2), "margin"), Confidence(),
+    Confidence("probability", threshold=0.4), Confidence("entropy", per_step="expected", temperature=0.5),
+    EntropyBounded(1.0), Ancestral(), FirstHitting(), Remask(1.0, "rescale"), Remask(0.9, "confidence"), Psi(0.5),
+    Overshoot(0.5), Particles(Ancestral(), Count()), Corrected(Ancestral(), ForwardBackward(3.0)),
+    Corrected(Psi(0.9), EdgeBalance(3.0)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sampler", SUPPORTED, ids=repr)
+@given(arguments=automata(), seed=st.integers(0, 3), steps=st.sampled_from([1, 2, 3, 6]), data=st.data())
+@settings(max_examples=examples(56), deadline=None)
+def test_every_sequence_is_accepted(sampler, arguments, seed, steps, data):
+    automaton, x = Automaton(**arguments, vocab_size=V), everything(4)
+    x = x[automaton.accepts(x)]
+    assume(len(x))
+    goal = torch.tensor(data.draw(st.sampled_from(x.tolist())))
+    shown = torch.tensor(data.draw(st.lists(st.booleans(), min_size=4, max_size=4)))
+    options = data.draw(
+        st.sampled_from([{}, {"temperature": 0.0}, {"top_p": 0.3}, {"top_k": 1}, {"repetition_penalty": 3.0}])
+    )
+    pace = data.draw(st.sampled_from([None, Blocks(2)])) if sampler.supports_stopping else None
+    if isinstance(sampler, InOrder) and pace is not None:
+        sampler = InOrder(Lanes(1))  # a block of two positions
+    prompt = torch.where(shown, goal, MASK)
+    drawn = dd.sample(
+        PROCESS, Table(seed), (6, 4), sampler, steps, prompt, infill=True, constraint=automaton, pace=pace, **options
+    )
+    assert bool(accepted(arguments, drawn).all()) and bool((drawn == goal)[:, shown].all())
+
+
+def test_forbidden_tokens_are_excluded_before():
+    choice = Automaton({0: {0: 1, 1: 2}, 1: {0: 3}, 2: {2: 3}}, 0, [3], V)  # 00 or 12
+    drawn = dd.sample(PROCESS, Table(length=2), (50, 2), LeftToRight(), 2, constraint=choice, forbidden=[2])
+    assert drawn.unique(dim=0).tolist() == [[0, 0]]  # a 1 would lead nowhere
+    prompted = dd.sample(
+        PROCESS, Table(length=2), (9, 2), LeftToRight(), 2, torch.tensor([MASK, 2]), infill=True, constraint=choice,
+        forbidden=[2],
+    )  # fmt: skip
+    assert prompted.unique(dim=0).tolist() == [[1, 2]]  # the prompt may hold it
+
+
+def test_a_constraint_that_all_sequences_satisfy_changes_nothing():
+    anything = Automaton({7: dict.fromkeys(range(V), 7)}, 7, [7], V)
+    for sampler in SUPPORTED:
+        drawn = [
+            dd.sample(
+                PROCESS, Table(1), (8, 4), sampler, 3, constraint=constraint, top_p=0.9, seeds=list(range(8))
+            )
+            for constraint in (None, anything)
+        ]  # fmt: skip
+        assert torch.equal(*drawn), sampler
+
+
+@pytest.mark.parametrize("sampler", [LeftToRight(), Confidence(), Ancestral(), EntropyBounded(1.0)], ids=repr)
+def test_a_row_does_not_depend_on_its_batch(sampler):
+    prompt = torch.tensor([[MASK, MASK, 1], [0, MASK, MASK], [MASK] * 3, [1, 0, MASK]])
+    options = {"sampler": sampler, "steps": 3, "infill": True, "constraint": WORDS}
+    whole = dd.sample(PROCESS, Table(2), (4, 4), prompt=prompt, seeds=[5, 6, 7, 8], **options)
+    for row in range(4):
+        alone = dd.sample(PROCESS, Table(2), (1, 4), prompt=prompt[row : row + 1], seeds=[5 + row], **options)
+        assert torch.equal(alone[0], whole[row])
+    rows = 64
+    with pytest.MonkeyPatch.context() as patch:
+        seeds = list(range(rows))
+        large = dd.sample(PROCESS, Table(2), (rows, 4), sampler, 2, constraint=WORDS, seeds=seeds)
+        patch.setattr(joint, "_HELD", 1)  # row by row
+        assert torch.equal(dd.sample(PROCESS, Table(2), (rows, 4), sampler, 2, constraint=WORDS, seeds=seeds), large)
+
+
+def test_several_masks_and_child_logits():
+    drawn = dd.sample(Masked(V, Linear(), masks=3), lambda z, t: Table(1)(z.clamp_max(V), t), (9, 4), Ancestral(), 3,
+                      constraint=WORDS)  # fmt: skip
+    assert bool(WORDS.accepts(drawn).all())
+    children = [
+        dd.sample(PROCESS, Table(1), (9, 4), Confidence(), 3, constraint=WORDS, parameterization=meaning,
+                  seeds=list(range(9)))
+        for meaning in ("cavity", "children")
+    ]  # fmt: skip
+    assert torch.equal(*children)
+
+
+def test_guidance_acts_before_the_constraint():
+    guided = ClassifierFree(PROCESS, Table(0), Table(1), 2.0, "states")
+    drawn = dd.sample(PROCESS, guided, (20, 4), Confidence(), 3, constraint=WORDS)
+    assert bool(WORDS.accepts(drawn).all())
+
+
+def test_an_ending_at_the_end_of_the_constraint_saves_calls():
+    network = [Table(1), Table(1)]
+    endings = [[], [EndOfText(3)]]
+    drawn = [
+        dd.sample(PROCESS, table, (1, 4), LeftToRight(), 4, constraint=WORDS, endings=some, seeds=[4])
+        for table, some in zip(network, endings, strict=True)
+    ]
+    assert torch.equal(*drawn)
+    shown = int((drawn[0] != 3).sum())
+    assert shown < 3 and (network[0].calls, network[1].calls) == (4, shown + 1)
+
+
+def test_many_states_and_very_unlikely_tokens():
+    chain = {i: {0: i + 1} for i in range(400)} | {1000: {1: 1001, 2: 0}}
+    line = Automaton(chain, 1000, [400], V)
+    z = torch.full((1, 401), MASK)
+    unlikely = torch.tensor([-30.0, 0.0, -700.0, 0.0], dtype=F64)
+    found = JointDraw(line, z, z >= V, lambda rows, columns: unlikely.expand(len(rows), -1), lambda scores: scores,
+                      torch.full(z.shape, 0.5, dtype=F64)).tokens()  # fmt: skip
+    assert found.tolist() == [[2, *[0] * 400]]  # its probability, exp(-12700), is no float
+
+
+@pytest.mark.parametrize("name", [name for name in dd.samplers.__all__ if isinstance(getattr(dd.samplers, name), type)])
+def test_a_sampler_states_whether_it_draws_by_constraints(name):
+    cls = getattr(dd.samplers, name)
+    if not issubclass(cls, Sampler) or inspect.isabstract(cls):
+        return
+    for sampler in cls.examples():
+        if sampler.supports_constraint:
+            dd.sample(PROCESS, Table(), (9, 4), sampler, 5, constraint=WORDS)
+        else:
+            with pytest.raises(TypeError, match=r"cannot serve|needs"):
+                dd.sample(PROCESS, Table(), (9, 4), sampler, 5, constraint=WORDS)
+
+
+class Claims(Sampler):
+    """A sampler of another author that does not keep what it states."""
+
+    supports_constraint = True
+
+    def step(self, run, state, k):
+        return State(torch.where(run.free, 2, state.z), state.t - 1 / run.steps)
+
+
+def test_a_sampler_that_breaks_the_constraint_is_found():
+    with pytest.raises(RuntimeError, match="states supports_constraint and drew a sequence that Automaton"):
+        dd.sample(PROCESS, Table(), (2, 4), Claims(), 2, constraint=WORDS)
+
+
+def test_nothing_is_evaluated_before_an_error():
+    network, short = Table(), Automaton({0: {1: 1}}, 0, [1], V)
+    with pytest.raises(ValueError, match="no sequence of length 4 satisfies: take another length or constraint"):
+        dd.sample(PROCESS, network, (2, 4), constraint=short)
+    prompt = torch.tensor([[0], [3]])
+    with pytest.raises(ValueError, match="length 4 satisfies with the tokens that row 1 of the prompt gives"):
+        dd.sample(PROCESS, network, (2, 4), prompt=prompt, constraint=WORDS)
+    assert network.calls == 0
+
+
+def impossible(z, t):
+    return torch.tensor([-math.inf, -math.inf, 0.0, 0.0]).expand(*z.shape, V)
+
+
+def draw(constraint=WORDS, process=PROCESS, sampler=None, network=None, **options):
+    return dd.sample(process, Table() if network is None else network, (2, 4), sampler, 4, constraint=constraint,
+                     **options)  # fmt: skip
+
+
+class Steers(Table):
+    """A network with a distribution of the next states."""
+
+    def step_distribution(self, z, t, s):
+        return torch.zeros(*z.shape, V + 1, dtype=F64)
+
+
+test_refused = refuses(r"""
+    Automaton({}, 0, [], 4) | ValueError | accepting is empty, must hold a state
+    Automaton({0: {4: 0}}, 0, [0], 4) | ValueError | transitions hold token 4, must be in \[0, 4\)
+    Automaton({0: {-1: 0}}, 0, [0], 4) | ValueError | transitions hold token -1, must be in \[0, 4\)
+    Automaton({0: {1: 0}}, 0, [0], 4, end=1) | ValueError | end is 1, which has a transition in an accepting state
+    Automaton({0: {1: 0}}, 0, [0], 4, end=4) | ValueError | end is 4, must be in \[0, 4\)
+    Automaton({0: {1: 0}}, 0, [0], 4, end=2, fill=4) | ValueError | fill is 4, must be in \[0, 4\)
+    Automaton({0: {1: 0}}, 0, [0], 4, fill=2) | ValueError | fill is 2 and end is None
+    Automaton({0: {1: 0}}, 0, [0], 0) | ValueError | vocab_size is 0
+    draw("a*") | TypeError | constraint is 'a\*', must be a ddlib.samplers.Automaton
+    draw(process=Uniform(V, Linear())) | TypeError | which needs masks and no clusters, .* Uniform.* cannot serve it
+    draw(process=GIDD(V, 0.5)) | TypeError | GIDD.* cannot serve it
+    draw(process=LEVELS["levels"]) | TypeError | which needs masks and no clusters
+    draw(process=Masked(V, Geometric())) | TypeError | nothing but masks at t = 1
+    draw(process=Masked(V + 1, Linear()), network=Table(tokens=V + 1)) | ValueError | vocab_size=4, must be .* 5
+    draw(sampler=Euler()) | TypeError | constraint is Automaton.*, which Euler.* cannot serve
+    draw(sampler=dd.samplers.TauLeaping()) | TypeError | which TauLeaping.* cannot serve
+    draw(sampler=dd.samplers.ThetaTrapezoidal()) | TypeError | which ThetaTrapezoidal.* cannot serve
+    draw(sampler=Corrected(ThetaTrapezoidal(), ForwardBackward())) | TypeError | which Corrected.* cannot serve
+    draw(sampler=Confidence(edit=0.9)) | TypeError | which Confidence.* cannot serve
+    draw(sampler=Particles(Euler(), Count())) | TypeError | which Particles.* cannot serve
+    draw(length=RhoEOS(3, start=2)) | TypeError | and length is RhoEOS.*, must be None: L is the length
+    draw(endings=[Settled()]) | TypeError | which Settled.* cannot serve: it fixes tokens without it
+    draw(endings=[EndOfText(3, least=2)]) | TypeError | least of EndOfText.* is 2, must be 0
+    draw(endings=[EndOfText(0)]) | TypeError | EndOfText.* cannot serve: any number of fill tokens must be accepted
+    draw(endings=[EndOfText(3, fill=1)]) | TypeError | any number of fill tokens must be accepted
+    draw(Automaton({0: {1: 1}, 1: {1: 1, 2: 2}}, 0, [2], 4), endings=[EndOfText(1)]) | TypeError | any number of fill
+    draw(network=Steers()) | TypeError | steers the law of z_s: steer on='words'
+    draw(forbidden=[0]) | ValueError | no sequence of length 4 satisfies
+    draw(network=impossible) | ValueError | the network thinks all words impossible .* at position 0
+    WORDS.behind(-1) | ValueError | number is -1
+""")
+
+
+def test_the_halves_network_of_a_flat_tree():
+    process = LEVELS["masked"]
+    size = process.vocab_size
+    alternating = Automaton({0: {0: 1}, 1: dict.fromkeys(range(1, size), 0)}, 0, [0, 1], size)
+    drawn = dd.sample(process, Halves(process), (9, 4), Confidence(), 4, constraint=alternating)
+    assert bool((drawn[:, ::2] == 0).all()) and bool((drawn[:, 1::2] > 0).all())
