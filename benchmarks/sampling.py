@@ -106,11 +106,11 @@ class Papers(NamedTuple):
 
     def step(self, z: Tensor, t: Tensor, s: Tensor) -> Tensor:
         """Draw z_s from the posterior."""
-        probs = self.law(z, t, s)
+        probs = self.posterior(z, t, s)
         noise = 1e-10 - (torch.rand_like(probs) + 1e-10).log()
         return torch.where(z < self.process.vocab_size, z, (probs / noise).argmax(-1))
 
-    def law(self, z: Tensor, t: Tensor, s: Tensor) -> Tensor:
+    def posterior(self, z: Tensor, t: Tensor, s: Tensor) -> Tensor:
         """Return the posterior of every position that is not a token yet, (B, L, S)."""
         hierarchy, words = self.process.hierarchy, self.process.vocab_size
         p = _half(self.model, z, t.float()).to(torch.float64).softmax(-1)

@@ -48,7 +48,8 @@ def table() -> str:
             summary = (inspect.getdoc(cls) or "no description").splitlines()[0]
             package = registry.origin(kind, name).package
             if package != "ddlib" and point.dist is not None:
-                others[package] = point.dist.metadata["Summary"] or "no description"
+                about: Any = point.dist.metadata  # a message; [] of a name that it lacks is deprecated
+                others[package] = about.get("Summary") or "no description"
             lines.append(
                 f"  {name:<14} {point.value.split(':')[1]}({arguments})" + f"  [{package}]" * (package != "ddlib")
             )

@@ -211,7 +211,7 @@ def cache_error(options: Options, console: Console) -> dict[str, Any]:
         "protocol": {
             "run": options.run, "checkpoint_sha256": saved.sha256, "block": options.block, "steps": options.steps,
             "order": repr(subject.order), "sequences": rows, "length": length, "repeats": options.repeats,
-            **options.reading.said(),
+            **options.reading.recorded(),
         },
         "without": {"nats_per_token": subject.per_token(exact)},
         "caches": [],

@@ -233,7 +233,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "weights": "not clipped",
             "parameterization": saved.law,
             "network_precision": saved.precision,
-            **options.reading.said(),
+            **options.reading.recorded(),
             "vocabulary": data.fingerprint,
             "text" if text else "data": data.manifest["inputs"],
             **({"bits_per_byte": f"tokens per byte are those of {TOKENS_PER_BYTE[cut]}"} if text else {}),

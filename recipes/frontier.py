@@ -131,7 +131,7 @@ def settings_of(saved: LoadedModel, options: Options, length: int, scorer: Score
     drawn = protocol(saved, options.sampling(USUAL[0], 1), options.seed, length)
     judge = {} if scorer is None else {"revision": scorer.revision, "bos": options.scorer_bos, "limit": scorer.limit}
     return {name: value for name, value in drawn.items() if name not in ("sampler", "steps")} | {
-        **options.reading.said(),
+        **options.reading.recorded(),
         "samples": options.samples,
         "scorer": None if scorer is None else {"name": scorer.name, **judge},
     }

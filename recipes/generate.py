@@ -147,7 +147,7 @@ class Options:
 
     def about(self, saved: LoadedModel, sample: Sample) -> dict[str, Any]:
         """Return all settings that determine a sample except its number."""
-        others = self.reading.said() | ({} if self.found is None else {"length": self.length})
+        others = self.reading.recorded() | ({} if self.found is None else {"length": self.length})
         others |= {} if self.constraint is None else self.constraint.setting
         others |= {"chat": True, "system": self.system} if sample.row.chat else {}
         return sample.about(saved, self.sampling, self.seed, others)

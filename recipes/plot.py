@@ -175,7 +175,7 @@ def draw_bounds(axes: Axes, runs: Sequence[Run], place: Place) -> None:
         )  # fmt: skip
         error = np.nan_to_num(run.error)
         shown += [(run, run.bound.step, end) for end in (run.bound.value - error, run.bound.value + error)]
-    axes.set(title=_said("validation bound", " over ", [run.rests_on for run in runs]), ylabel="nats per token")
+    axes.set(title=_titled("validation bound", " over ", [run.rests_on for run in runs]), ylabel="nats per token")
     if any(len(run.bound.step) for run in runs):
         frame(axes, shown)
         add_perplexity(axes)
@@ -189,10 +189,10 @@ def draw_losses(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) ->
         axes.plot(place(run, run.loss.step), loss, color=COLOURS[number % len(COLOURS)], linewidth=1, label=run.name)
         shown.append((run, run.loss.step, loss))
     frame(axes, shown)
-    axes.set(title=_said("training loss, not a bound", ": ", [run.about for run in runs]), ylabel="nats per token")
+    axes.set(title=_titled("training loss, not a bound", ": ", [run.about for run in runs]), ylabel="nats per token")
 
 
-def _said(what: str, how: str, of_runs: Sequence[str]) -> str:
+def _titled(what: str, how: str, of_runs: Sequence[str]) -> str:
     """Return a title with the descriptions of the runs, each once."""
     descriptions = "; ".join(dict.fromkeys(filter(None, of_runs)))
     return what + how + descriptions if descriptions else what

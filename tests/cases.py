@@ -1,4 +1,4 @@
-"""What tests share of how much they run: cases of parametrised tests, examples of properties, checks of shapes."""
+"""Settings of how much the tests run: parametrised cases, examples of properties, checks of shapes."""
 
 from contextlib import contextmanager
 
@@ -29,5 +29,5 @@ def _slow(case):
 
 
 def examples(number):
-    """How many examples to test a property on that wants ``number`` of them: all, or the profile's part of them."""
+    """Number of examples for a property that requests ``number``: all, or the profile's part of them."""
     return max(number * settings.default.max_examples // settings.get_profile("full").max_examples, 3)

@@ -23,8 +23,25 @@ settings.load_profile("part")
 torch.set_num_threads(1)
 
 
-def pytest_collection_modifyitems(items):
+EVERY, MANY = 3, 16
+"""Of a slow test with more than ``MANY`` cases `make test-slow` runs every third, `make test-all` all."""
+EACH_ITS_OWN = ("test_docs.py", "test_contracts.py", "test_faults.py")
+"""Files whose cases are not the same statement about similar objects, or a selection already."""
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k
+def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: item.path.name != "test_docs.py")  # whole pages first: what runs last runs alone
+    if full(config):
+        return
+    cases = {}
+    for item in items:
+        if item.get_closest_marker("slow") and item.path.name not in EACH_ITS_OWN:
+            cases.setdefault((item.path, item.originalname), []).append(item)
+    left_out = {item for many in cases.values() if len(many) > MANY for i, item in enumerate(many) if i % EVERY}
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish(session):
@@ -54,7 +71,7 @@ def checked_in_full(request):
 
 @pytest.fixture
 def as_users_call():
-    """Without jaxtyping's checks, which users do not have on: what our own refusals say."""
+    """Tests without jaxtyping's checks, which users do not have on: the errors are those of ddlib."""
     with unchecked():
         yield
 

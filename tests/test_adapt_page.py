@@ -29,9 +29,9 @@ def test_the_causal_models_own_likelihood_counts_each_token_once(tmp_path):
     data = prepare(speeches(words=300, held_out=40), tmp_path / "data")
     model = Bigram(data.vocab_size)
     found = adapt.causal(model, open_prepared(data.folder), length=10_000, count=40, batch=3)
-    law, nats, tokens = model.table.double().log_softmax(-1), 0.0, 0
+    probs, nats, tokens = model.table.double().log_softmax(-1), 0.0, 0
     for document in data.validation:
         words = torch.tensor(document.astype("int64"))
-        nats -= float(law[words[:-1], words[1:]].sum().detach())
+        nats -= float(probs[words[:-1], words[1:]].sum().detach())
         tokens += len(words) - 1
     assert found["nats_per_token"] == pytest.approx(nats / tokens, rel=1e-5) and found["sequences"] == 40

@@ -36,11 +36,11 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.mark.parametrize("kind", head.KINDS)
 def test_losses_agree_and_every_method_is_timed(kind):
-    told = head.times(kind, 64, 5, sizes=head.TINY)
+    measured = head.times(kind, 64, 5, sizes=head.TINY)
     names = set(head.methods(kind))
-    assert set(told["ratios"]) == {f"{name} time" for name in names - {"ours"}}
-    assert all(len(values) == 5 for values in told["cpu_seconds"].values())
-    assert math.isclose(told["losses"]["ours"], told["losses"][[*head.KINDS[kind].same][1]], rel_tol=1e-4)
+    assert set(measured["ratios"]) == {f"{name} time" for name in names - {"ours"}}
+    assert all(len(values) == 5 for values in measured["cpu_seconds"].values())
+    assert math.isclose(measured["losses"]["ours"], measured["losses"][[*head.KINDS[kind].same][1]], rel_tol=1e-4)
 
 
 def test_another_loss_is_not_timed(monkeypatch):
@@ -65,26 +65,26 @@ def test_another_training_loss_is_not_timed():
 
 
 def test_training_step():
-    told = training.measure(training.TINY_STEP, 5)
-    assert set(told["ratios"]) == {"papers time", "words time", "papers over words"}
-    assert told["tokens_per_second"]["ours"] > 0
+    measured = training.measure(training.TINY_STEP, 5)
+    assert set(measured["ratios"]) == {"papers time", "words time", "papers over words"}
+    assert measured["tokens_per_second"]["ours"] > 0
     assert set(training.laptop("mdlm", training.TINY_STEP)["ratios"]) == {"words time"}
 
 
 def test_noising():
-    told = noising.measure(5, 8, 16, head.TINY)
-    assert told["ratios"]["dense time"] > 0
+    measured = noising.measure(5, 8, 16, head.TINY)
+    assert measured["ratios"]["dense time"] > 0
 
 
-def test_noising_by_another_law_is_refused(monkeypatch):
+def test_noising_with_another_distribution_is_refused(monkeypatch):
     monkeypatch.setattr(noising, "dense", lambda process, x, t: x)
     with pytest.raises(AssertionError, match="laws differ"):
         noising.measure(1, 8, 64, head.TINY)
 
 
 def test_products_agree_before_they_are_timed(monkeypatch):
-    told = products.measure(head.TINY)
-    assert set(told["ratios"]) == {"stripes: one_product time"}
+    measured = products.measure(head.TINY)
+    assert set(measured["ratios"]) == {"stripes: one_product time"}
     monkeypatch.setattr(products, "multiply", lambda hidden, matrix, offset, into: into.zero_())
     with pytest.raises(AssertionError, match="not close"):
         products.measure(head.TINY)
@@ -98,50 +98,50 @@ def test_kernels_are_compared_with_masks():
 
 @pytest.mark.parametrize("name", sampling.PROCESSES)
 def test_sampling_counts_the_network(name):
-    told = sampling.measure(name, sampling.TINY_TEXT)
-    times = told["seconds"]
-    assert len(told["measured"]["blocks"]) == -(-told["calls"] // sampling.TINY_TEXT.every) >= 5
-    assert 0 < told["calls"] <= sampling.TINY_TEXT.steps
-    assert told["ratios"]["outside"] == times["outside"] / times["blocks"]
-    assert told["ratios"]["papers time"] == times["papers"] / (times["blocks"] + times["outside"])
+    measured = sampling.measure(name, sampling.TINY_TEXT)
+    times = measured["seconds"]
+    assert len(measured["measured"]["blocks"]) == -(-measured["calls"] // sampling.TINY_TEXT.every) >= 5
+    assert 0 < measured["calls"] <= sampling.TINY_TEXT.steps
+    assert measured["ratios"]["outside"] == times["outside"] / times["blocks"]
+    assert measured["ratios"]["papers time"] == times["papers"] / (times["blocks"] + times["outside"])
 
 
 @pytest.mark.parametrize("children", [False, True])
-def test_what_a_sampler_spends_beside_the_network(children):
-    told = sampler_costs.of("confidence", children, sampler_costs.TINY_COSTS)
-    times = told["seconds"]
-    assert told["ratios"]["outside"] == times["outside"] / times["blocks"] > 0 and times["products"] > 0
+def test_the_cost_of_a_sampler_outside_the_network(children):
+    measured = sampler_costs.of("confidence", children, sampler_costs.TINY_COSTS)
+    times = measured["seconds"]
+    assert measured["ratios"]["outside"] == times["outside"] / times["blocks"] > 0 and times["products"] > 0
     assert 0 < sampler_costs.of("psi", children, sampler_costs.TINY_COSTS)["calls"] <= sampler_costs.TINY_COSTS.steps
 
 
 def test_first_hitting_beside_ancestral():
-    told = sampling.first_hitting(sampling.TINY_TEXT)
-    assert told["first_hitting"]["calls"] == sampling.TINY_TEXT.steps
-    speeds = (told[name]["tokens_per_second"]["ours"] for name in sampling.SAMPLERS)
+    measured = sampling.first_hitting(sampling.TINY_TEXT)
+    assert measured["first_hitting"]["calls"] == sampling.TINY_TEXT.steps
+    speeds = (measured[name]["tokens_per_second"]["ours"] for name in sampling.SAMPLERS)
     ancestral, first = speeds
-    assert told["ratios"] == {"ancestral time": first / ancestral}
+    assert measured["ratios"] == {"ancestral time": first / ancestral}
 
 
 def test_attention_back_ends_agree_before_they_are_timed():
-    told = attention.measure(attention.TINY, 5)
-    assert set(told["rows"]) == {"even", "padded", "packed"}
-    assert all("loss" in rows["sdpa"] for rows in told["rows"].values())
+    measured = attention.measure(attention.TINY, 5)
+    assert set(measured["rows"]) == {"even", "padded", "packed"}
+    assert all("loss" in rows["sdpa"] for rows in measured["rows"].values())
 
 
 @pytest.mark.nightly
 def test_losses_for_a_gpu_agree_before_they_are_timed(monkeypatch):
     monkeypatch.setenv("DDLIB_TRITON", "0")  # which they set, each for itself
     options = argparse.Namespace(tiny=True, device="cpu", repeats=5, sweep=False)
-    told = dict(gpu_head.cases(options))
-    assert len(told) == len(gpu_losses.PROCESSES) * 2 * len(gpu_losses.MODES) and not gpu_head.ratios(told)
-    assert all("loss" in row for rows in told.values() for row in rows.values())
+    measured = dict(gpu_head.cases(options))
+    assert len(measured) == len(gpu_losses.PROCESSES) * 2 * len(gpu_losses.MODES) and not gpu_head.ratios(measured)
+    assert all("loss" in row for rows in measured.values() for row in rows.values())
 
 
 def test_utilisation():
-    told = utilisation.measure(profile.TINY_PROFILE, 2, 1, at_best=1e9)
-    counted, speed = told["operations_per_token"], told["ratios"]["tokens per second"]
+    measured = utilisation.measure(profile.TINY_PROFILE, 2, 1, at_best=1e9)
+    counted, speed = measured["operations_per_token"], measured["ratios"]["tokens per second"]
     assert 0 < counted["executed"] < counted["nominal"] and speed > 0
-    assert told["ratios"]["nominal"] == counted["nominal"] * speed / 1e9
+    assert measured["ratios"]["nominal"] == counted["nominal"] * speed / 1e9
 
 
 def test_operations_of_the_papers_sizes(monkeypatch):
@@ -165,19 +165,19 @@ def test_the_papers_step_draws_from_the_posterior(name):
     x, t, s = torch.randint(40, (3, 8)), torch.full((3,), 0.8), torch.full((3,), 0.6)
     z = process.sample(x, t)
     with torch.no_grad():
-        law = sampling.Papers(process, model).law(z, t.double(), s.double())
+        probs = sampling.Papers(process, model).posterior(z, t.double(), s.double())
         exact = process.posterior(model(z, t).double().softmax(-1), z, t.double(), s.double())
     noisy = z >= process.vocab_size
     assert noisy.any()
-    torch.testing.assert_close(law[noisy], exact[noisy], atol=1e-7, rtol=1e-6)
+    torch.testing.assert_close(probs[noisy], exact[noisy], atol=1e-7, rtol=1e-6)
 
 
 def test_profile_accounts_for_all_time():
     for spent in (profile.training(profile.TINY_PROFILE, 2), profile.sampling(profile.TINY_PROFILE, 2)):
         assert all(value >= 0 for value in spent.values())
-        told = profile.table("step", spent)
-        assert told.startswith(f"step: {1000 * sum(spent.values()):.1f} ms")
-        assert len(told.splitlines()) == len(spent) + 1 > 4
+        measured = profile.table("step", spent)
+        assert measured.startswith(f"step: {1000 * sum(spent.values()):.1f} ms")
+        assert len(measured.splitlines()) == len(spent) + 1 > 4
 
 
 def test_methods_take_turns():
@@ -191,8 +191,8 @@ def test_methods_take_turns():
 def test_runs_are_stored_one_after_another(tmp_path):
     numbers = iter([6.0, 5.0, 4.0])
     run.run({"toy": lambda: {"ratios": {"papers time": next(numbers)}}}, 3, "cpu", tmp_path)
-    told = json.loads((tmp_path / "toy.json").read_text())
-    assert [one["ratios"]["papers time"] for one in told["runs"]] == [6.0, 5.0, 4.0]
+    measured = json.loads((tmp_path / "toy.json").read_text())
+    assert [one["ratios"]["papers time"] for one in measured["runs"]] == [6.0, 5.0, 4.0]
     assert str(ROOT) not in (tmp_path / "toy.json").read_text()
 
 
@@ -258,15 +258,15 @@ def test_the_table_takes_the_place_between_its_markers(tmp_path):
         table.page("no markers", "")
 
 
-def test_the_page_shows_what_the_results_say():
+def test_the_page_agrees_with_the_results():
     page = table.PAGE.read_text(encoding="utf-8")
     assert table.page(page, table.render()) == page, "run python -m benchmarks.table"
 
 
 def test_deviations_of_the_bound_are_measured_and_the_page_holds_their_table():
-    told = deviations.row("masks", deviations.processes(8)["masks"], True, runs=4, sequences=8)
-    assert told["truth"] == pytest.approx(math.log(8), abs=1e-6) and told["tails"][0] < 1
-    assert "| masks | 9 | own density | 0." in deviations.rows({"runs": [told]})
+    measured = deviations.row("masks", deviations.processes(8)["masks"], True, runs=4, sequences=8)
+    assert measured["truth"] == pytest.approx(math.log(8), abs=1e-6) and measured["tails"][0] < 1
+    assert "| masks | 9 | own density | 0." in deviations.rows({"runs": [measured]})
     stored = json.loads((ROOT / "benchmarks" / "results" / "deviations.json").read_text())
     assert deviations.rows(stored) in deviations.PAGE.read_text()
     own = [one for one in stored["runs"] if one["times"] == "own density"]
@@ -282,6 +282,6 @@ def test_loops_are_measured_beside_each_other(monkeypatch, tmp_path, capsys):
     threads = torch.get_num_threads()
     loops.main(["--tiny", "--repeats", "1", "--threads", "1", "--out", str(out)])
     torch.set_num_threads(threads)
-    (told,) = json.loads(out.read_text())["runs"]
-    assert set(told["tokens_per_second"]) == set(loops.LOOPS) and told["ratios"][f"{loops.BARE} time"] == 1
+    (measured,) = json.loads(out.read_text())["runs"]
+    assert set(measured["tokens_per_second"]) == set(loops.LOOPS) and measured["ratios"][f"{loops.BARE} time"] == 1
     assert "| engine of the recipes | " in capsys.readouterr().out

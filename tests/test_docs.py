@@ -32,7 +32,7 @@ class Understood(BaseException):
 
 
 def commands(page):
-    """What follows `python -m` in the blocks of a page that do not run, without comments."""
+    """Commands after `python -m` in the blocks of a page that do not run, without comments."""
     text = re.sub(r"^% runs\n+```bash\n.*?^```", "", page.read_text(), flags=re.S | re.M)
     for block in re.findall(r"^ *```(?:bash|sh)\n(.*?)^ *```", text, re.S | re.M):
         for line in block.replace("\\\n", " ").splitlines():
@@ -59,7 +59,7 @@ def test_a_page_runs_as_it_is_written(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n", "line 5 says"),
         ("```python\nassert 1 + 1 == 3, 'sum'\n```\n", "sum"),
@@ -69,20 +69,20 @@ def test_a_page_runs_as_it_is_written(page, tmp_path, monkeypatch):
         ("![a picture](../images/tutorials/none.png)\n", "does not write"),
     ],
 )
-def test_a_page_that_is_wrong_fails(wrong, told, tmp_path, monkeypatch):
+def test_a_page_that_is_wrong_fails(wrong, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "page.md").write_text(wrong)
-    with pytest.raises(AssertionError, match=told):
+    with pytest.raises(AssertionError, match=message):
         pages.run(tmp_path / "page.md")
 
 
-def test_what_a_run_fills_in_is_said():
+def test_values_filled_in_by_a_run_are_documented():
     rows = re.findall(r"^\| `(\w+)` \| (yes|) ?\| (yes|) ?\|", (ROOT / "docs" / "recipes.md").read_text(), re.M)
-    for kind, said in (
+    for kind, names in (
         (RunContext, {row[0] for row in rows if row[1]}),
         (ModelContext, {row[0] for row in rows if row[2]}),
     ):
-        assert said == {name for name in vars(kind) if not name.startswith("_")}
+        assert names == {name for name in vars(kind) if not name.startswith("_")}
 
 
 def test_every_argument_of_sample_is_in_one_group():
@@ -188,7 +188,7 @@ def test_files_are_counted_in_the_order_in_which_they_are_entered():
         assert all((ROOT / "ddlib" / file).exists() for file in files)
 
 
-def test_the_facts_that_everybody_needs_come_first():
+def test_the_facts_that_every_reader_needs_come_first():
     text = (ROOT / "docs" / "coming_from.md").read_text()
     before = text.partition("\n## ")[0]
     assert "no column for the mask" in before and "tokens only" in before and "(B, L, V)" in before
@@ -205,7 +205,7 @@ PRINTED = {
 
 
 @pytest.mark.parametrize("page", PRINTED, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_is_printed_fits_the_page(page):
+def test_printed_output_fits_the_page(page):
     for block in PRINTED[page]:
         assert max(map(len, block.splitlines())) <= 128, block  # the style sheet wraps what is wider than 108
 

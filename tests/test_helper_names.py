@@ -25,7 +25,7 @@ def modules():
 
 
 def written(text):
-    """What commands and defaults may write to: the first part of every path, and more than that."""
+    """Folders that commands and defaults may write to: the first part of every path, and more."""
     return {*PATH.findall(text), *OPTION.findall(text)}
 
 
@@ -34,7 +34,7 @@ ON_DISK = {path.name for path in ROOT.iterdir() if path.is_dir()}
 WRITTEN = set().union(*(written(path.read_text(encoding="utf-8")) for path in SOURCES))
 
 
-def test_both_are_found():
+def test_modules_and_folders_are_found():
     assert {"published", "training_runs", "zoo", "pages", "ddlib_ragged"} <= set(MODULES)
     assert {"tests", "docs", "recipes"} <= ON_DISK and {"runs", "data"} <= WRITTEN
     assert written("python -m recipes.clusters --out words --top=runs/a") == {"words", "runs"}

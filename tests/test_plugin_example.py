@@ -51,13 +51,13 @@ def ragged(draw):
     hierarchy = draw(strategies.hierarchies(max_depth=4, max_words=6))
     marks = draw(st.integers(1, 3))
     punctuation = draw(st.permutations(range(hierarchy.vocab_size + marks)))[:marks]
-    clock = draw(st.one_of(strategies.all_schedules(), st.builds(LogOdds, st.floats(0.5, 3.0))))
-    return Ragged(hierarchy, punctuation, clock, draw(strategies.speeds))
+    schedule = draw(st.one_of(strategies.all_schedules(), st.builds(LogOdds, st.floats(0.5, 3.0))))
+    return Ragged(hierarchy, punctuation, schedule, draw(strategies.speeds))
 
 
-def word_law(process):
-    law = torch.arange(1.0, process.vocab_size + 1, dtype=F64)
-    return law / law.sum()
+def token_probs(process):
+    probs = torch.arange(1.0, process.vocab_size + 1, dtype=F64)
+    return probs / probs.sum()
 
 
 def every_pair(process, t):
@@ -68,13 +68,13 @@ def every_pair(process, t):
     return x[possible], z[possible], t[possible]
 
 
-def agree(outcomes, law):
-    """Chi-square of draws against a law; a false alarm once in 10^5."""
-    counts = torch.bincount(outcomes.flatten(), minlength=law.numel()).double()
-    possible = law.flatten() > 0
+def agree(outcomes, probs):
+    """Chi-square of draws against probabilities; a false alarm once in 10^5."""
+    counts = torch.bincount(outcomes.flatten(), minlength=probs.numel()).double()
+    possible = probs.flatten() > 0
     if possible.sum() == 1 or counts[~possible].sum() > 0:
         return counts[~possible].sum() == 0
-    return chisquare(counts[possible], law.flatten()[possible] * len(outcomes), sum_check=False).pvalue > 1e-5
+    return chisquare(counts[possible], probs.flatten()[possible] * len(outcomes), sum_check=False).pvalue > 1e-5
 
 
 def test_the_package_is_installed_and_its_classes_are_found_by_name():
@@ -95,7 +95,7 @@ def test_it_is_listed_and_the_off_switch_hides_it(monkeypatch):
     assert "broken" not in listed and "Ragged(hierarchy, punctuation, schedule, speed)  [ddlib-ragged]" in listed
 
 
-def test_ddlib_does_not_know_it():
+def test_ddlib_does_not_import_it():
     for path in Path(dd.__file__).parent.rglob("*.py"):
         text = path.read_text()
         assert "ddlib_ragged" not in text and "plugin_example" not in text, path
@@ -123,19 +123,19 @@ def test_closed_form_is_the_generic_bound_for_every_word_and_state(process, t, d
 
 @pytest.mark.parametrize("parameterization", slow_but(["cavity", "posterior"], "cavity"))
 @pytest.mark.parametrize("name", slow_but(FIXED, "two levels"))
-def test_bound_with_the_optimal_law_is_the_entropy_of_a_word(name, parameterization):
-    process, law = FIXED[name], word_law(FIXED[name])
-    oracle = {"cavity": exact_cavity, "posterior": exact_posterior}[parameterization](process, law)
-    value = integrate_bound(process, law, oracle, parameterization=parameterization)
-    assert value == pytest.approx(float(-(law * law.log()).sum()), abs=1e-5)
+def test_bound_of_the_exact_network_is_the_entropy_of_a_token(name, parameterization):
+    process, probs = FIXED[name], token_probs(FIXED[name])
+    oracle = {"cavity": exact_cavity, "posterior": exact_posterior}[parameterization](process, probs)
+    value = integrate_bound(process, probs, oracle, parameterization=parameterization)
+    assert value == pytest.approx(float(-(probs * probs.log()).sum()), abs=1e-5)
 
 
 @pytest.mark.slow
-def test_bound_with_the_optimal_law_is_the_entropy_of_a_text():
+def test_bound_of_the_exact_network_is_the_entropy_of_a_sequence():
     entropy = float(-(PAIR * PAIR.log()).sum() / PAIR.sum() + PAIR.sum().log())
-    law = PAIR / PAIR.sum()
+    probs = PAIR / PAIR.sum()
     for parameterization, oracle in (("cavity", exact_cavity), ("posterior", exact_posterior)):
-        value = integrate_bound(OURS["ragged"], law, oracle(OURS["ragged"], law), parameterization=parameterization)
+        value = integrate_bound(OURS["ragged"], probs, oracle(OURS["ragged"], probs), parameterization=parameterization)
         assert value == pytest.approx(entropy, abs=1e-5)
 
 
@@ -164,7 +164,7 @@ def test_structured_answers_are_those_of_the_contract(process, t, data):
 def test_draws_follow_the_marginal_and_the_posterior(name):
     process, generator = FIXED[name], torch.Generator().manual_seed(0)
     t, s = torch.full((N,), 0.7, dtype=F64), torch.full((N,), 0.3, dtype=F64)
-    logits = word_law(process).log()
+    logits = token_probs(process).log()
     for word in range(process.vocab_size):
         x = torch.full((N, 1), word)
         assert agree(process.sample(x, t, generator), process.marginal(x[:1], t[:1])[0, 0])
@@ -178,40 +178,40 @@ def test_draws_follow_the_marginal_and_the_posterior(name):
 @pytest.mark.parametrize("sampler", [dd.samplers.Ancestral(), Restart(2.5)], ids=repr)
 @pytest.mark.parametrize("name", OURS)
 def test_sampling_one_word_is_exact_for_any_number_of_steps(name, sampler, steps):
-    process, law = OURS[name], torch.tensor([0.45, 0.10, 0.25, 0.20], dtype=F64)
+    process, probs = OURS[name], torch.tensor([0.45, 0.10, 0.25, 0.20], dtype=F64)
     for oracle, parameterization in ((exact_cavity, "cavity"), (exact_posterior, "posterior")):
         tokens = dd.sample(
-            process, oracle(process, law), (N, 1), sampler, steps, parameterization=parameterization,
+            process, oracle(process, probs), (N, 1), sampler, steps, parameterization=parameterization,
             generator=torch.Generator().manual_seed(steps),
         )  # fmt: skip
-        assert agree(tokens, law)
+        assert agree(tokens, probs)
 
 
 @pytest.mark.parametrize(
     "sampler", [dd.samplers.Ancestral(), pytest.param(Restart(), marks=pytest.mark.slow)], ids=repr
 )
 @pytest.mark.parametrize("name", slow_but(OURS, "gidd"))
-def test_sampling_recovers_a_joint_law(name, sampler):
-    process, law = OURS[name], PAIR / PAIR.sum()
+def test_sampling_recovers_a_joint_distribution(name, sampler):
+    process, probs = OURS[name], PAIR / PAIR.sum()
     grid = torch.linspace(1, 0, 121, dtype=F64) ** 3  # fine near the data, where GIDD's rates diverge
     generator = torch.Generator().manual_seed(1)
-    tokens = dd.sample(process, exact_cavity(process, law), (N, 2), sampler, times=grid, generator=generator)
-    assert agree(tokens @ torch.tensor([4, 1]), law)
+    tokens = dd.sample(process, exact_cavity(process, probs), (N, 2), sampler, times=grid, generator=generator)
+    assert agree(tokens @ torch.tensor([4, 1]), probs)
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_restart_keeps_prompts_and_they_condition_the_rest(name):
-    process, law = OURS[name], PAIR / PAIR.sum()
+    process, probs = OURS[name], PAIR / PAIR.sum()
     tokens = dd.sample(
-        process, exact_cavity(process, law), (N, 2), Restart(), 24, prompt=torch.tensor([1]),
+        process, exact_cavity(process, probs), (N, 2), Restart(), 24, prompt=torch.tensor([1]),
         generator=torch.Generator().manual_seed(2),
     )  # fmt: skip
     assert (tokens[:, 0] == 1).all() and (tokens < 4).all()
     if name in ("ragged", "hdlm-xi"):  # elsewhere a word may be noise, so the oracle gives the prompt less weight
-        assert agree(tokens[:, 1], law[1] / law[1].sum())
+        assert agree(tokens[:, 1], probs[1] / probs[1].sum())
 
 
-def test_first_hitting_says_that_it_cannot_serve_it():
+def test_first_hitting_refuses_the_process():
     with pytest.raises(TypeError, match="FirstHitting needs a process with levels"):
         dd.sample(SMALL, lambda z, t: torch.zeros(*z.shape, 4), (1, 2), dd.samplers.FirstHitting())
 
@@ -221,7 +221,7 @@ def test_training_lowers_the_bound():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Embedding(process.num_states, 16), torch.nn.Linear(16, process.vocab_size))
     optimizer = torch.optim.Adam(model.parameters(), 0.05)
-    x = torch.multinomial(word_law(process).float() ** 4, 64 * 8, replacement=True).view(64, 8)
+    x = torch.multinomial(token_probs(process).float() ** 4, 64 * 8, replacement=True).view(64, 8)
 
     @torch.no_grad()
     def evaluate():
@@ -248,7 +248,7 @@ def test_a_family_that_the_network_rules_out_gives_no_nan():
         assert value.isfinite().all() and logits.grad.isfinite().all()
 
 
-def test_a_process_keeps_its_precision_wherever_it_is_moved():
+def test_a_process_keeps_its_precision_when_it_is_moved():
     original = FIXED["two levels"]
     moved = copy.deepcopy(original).to(torch.bfloat16)
     assert torch.equal(moved.transition(0.2, 0.6), original.transition(0.2, 0.6))

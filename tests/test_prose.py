@@ -1,4 +1,4 @@
-"""Style of docstrings: titles are noun phrases, sentences use the terms of the field."""
+"""Style of docstrings and of titles of tests: noun phrases and statements, in the terms of the field."""
 
 import ast
 import re
@@ -14,6 +14,7 @@ PACKAGES = [
     "ddlib_models",
     "recipes",
     "benchmarks",
+    "tests",
 ]
 SHARE = 0.03
 """Share of the docstrings of a package that may have an idiom; likewise of titles of classes and functions."""
@@ -28,6 +29,11 @@ IDIOM = re.compile(
     re.IGNORECASE,
 )
 """Idioms that stand for a term of the field. ``word`` and ``text`` are missing: natural language has both."""
+TITLE = re.compile(
+    r"(test|_)_?(who|whoever|nobody|somebody|everybody|anybody|says?|said|tells?|told|ask(s|ed)?|knows?|knew"
+    r"|hears?|heard|laws?|clocks?|rooms|strangers?)(_|$)|^test_(what|whatever)_"
+)
+"""Idioms in titles of tests."""
 
 
 def docstrings(path: Path) -> Iterator[tuple[str, int, str]]:
@@ -60,3 +66,15 @@ def test_docstrings_use_the_terms_of_the_field(package):
     assert not modules and not openings, f"a title must be a noun phrase, no sentence may open with 'Of':{listed}"
     assert len(titles) <= SHARE * count, "\n".join([f"{len(titles)} of {count} titles are clauses:", *titles])
     assert len(idioms) <= SHARE * count, "\n".join([f"{len(idioms)} of {count} docstrings have idioms:", *idioms])
+
+
+def test_titles_of_tests_use_the_terms_of_the_field():
+    titles = [
+        f"{file.relative_to(ROOT)}: {node.name}"
+        for file in sorted((ROOT / "tests").rglob("test_*.py"))
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+    assert len(titles) > 2000
+    idioms = [title for title in titles if TITLE.search(title.split(": ")[1])]
+    assert not idioms, "\n".join(["titles of tests with an idiom:", *idioms])

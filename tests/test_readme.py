@@ -42,7 +42,7 @@ def test_docstring_examples(name):
     assert doctest.testmod(module, extraglobs={"torch": torch}).failed == 0
 
 
-def test_what_is_registered_is_what_is_declared():
+def test_registered_names_are_the_declared_ones():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     for kind in ddlib.registry.GROUPS:
         names = set(declared[f"ddlib.{kind}"])
@@ -52,7 +52,7 @@ def test_what_is_registered_is_what_is_declared():
     for kind in ddlib.registry.PROVED:
         loaded = [ddlib.registry.get(kind, name) for name in declared[f"ddlib.{kind}"]]
         assert all(isinstance(one, type) for one in loaded)
-        rooms.setdefault(ddlib.registry.room(kind), set()).update(one.__name__ for one in loaded)
+        rooms.setdefault(ddlib.registry.package_of(kind), set()).update(one.__name__ for one in loaded)
     for room, loaded in rooms.items():
         module = importlib.import_module(room)
         public = {name for name in module.__all__ if isinstance(getattr(module, name), type)}

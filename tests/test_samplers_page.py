@@ -36,9 +36,9 @@ def test_the_table_has_every_sampler_and_every_process():
     assert all(line.count("|") == head.count("|") for line in lines_of_samplers)
 
 
-def test_every_note_is_asked_for_in_the_order_of_the_table():
-    asked = [number for found in re.findall(r"<sup>(.*?)</sup>", "".join(rows())) for number in found.split(", ")]
-    assert list(dict.fromkeys(asked)) == [str(number) for number in range(1, len(notes()) + 1)]
+def test_notes_are_numbered_in_the_order_of_the_table():
+    numbers = [number for found in re.findall(r"<sup>(.*?)</sup>", "".join(rows())) for number in found.split(", ")]
+    assert list(dict.fromkeys(numbers)) == [str(number) for number in range(1, len(notes()) + 1)]
 
 
 def test_every_sampler_is_named_on_the_page_and_drawn():
@@ -51,12 +51,12 @@ def test_every_sampler_is_named_on_the_page_and_drawn():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["masked", "gidd"])
-def test_a_cell_says_what_verify_says(kind):
+def test_a_cell_agrees_with_verify(kind):
     notes = []
     processes = dd.registry.get("processes", kind).examples()[:1]
     assert table_samplers.cell(dd.samplers.Euler(), processes, notes) == "all 1" and not notes
-    told = table_samplers.cell(dd.samplers.Remask(), processes, notes)
-    assert told == ("all 1" if kind == "masked" else "- <sup>1</sup>")
+    found = table_samplers.cell(dd.samplers.Remask(), processes, notes)
+    assert found == ("all 1" if kind == "masked" else "- <sup>1</sup>")
     assert notes == (
         [] if kind == "masked" else ["Remask needs a process with levels, this process has none: Psi serves it"]
     )
@@ -75,7 +75,7 @@ def test_the_table_is_its_lines_and_their_notes(monkeypatch):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=table_samplers.short)
-def test_a_line_is_what_the_command_writes(sampler):
+def test_a_line_of_the_page_is_the_output_of_the_command(sampler):
     known = notes()
     assert table_samplers.row(sampler, known) in rows() and known == notes()
 

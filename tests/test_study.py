@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ROOT / "docs", ROOT / "benchmarks" / "results"
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if "\nSTUDY = " in path.read_text())
 STUDIES = {name: importlib.import_module(f"benchmarks.{name}").STUDY for name in NAMES}
-LONG = ("known_time",)
+LONG = ("known_time", "orders")
 EDGES = study.EDGES_64
 
 
@@ -28,39 +28,39 @@ def times():
     return {path: path.stat().st_mtime_ns for folder in FOLDERS for path in folder.rglob("*") if path.is_file()}
 
 
-def budgets(told):
-    masks, edges, speeds = told["runs"]
+def budgets(result):
+    masks, edges, speeds = result["runs"]
     assert masks["less_mdlm"]["value"] == 0 and masks["all_sources"]["method"] == "stratified"
     gap = edges["all_sources"]["value"] - masks["all_sources"]["value"]
     assert edges["less_mdlm"]["value"] == pytest.approx(gap) and len(edges["by_source"]) == 6
     assert speeds["process"] == f"{EDGES}, best speeds"
-    bounds, best = told["search"]["bounds"], told["search"]["best"]
+    bounds, best = result["search"]["bounds"], result["search"]["best"]
     assert set(best) == {"MDLM", EDGES, "speed"} and set(bounds["speed"]) == {"learned", "1"}
     for name, found in bounds.items():
         assert found[best[name]]["value"] == min(bound["value"] for bound in found.values())
 
 
-def sizes(told):
-    whole, hierarchy, one, _ = told["runs"]
+def sizes(result):
+    whole, hierarchy, one, _ = result["runs"]
     assert one["less_whole_text"]["value"] == pytest.approx(one["bound"]["value"] - whole["bound"]["value"])
     assert hierarchy["less_mdlm"]["value"] == pytest.approx(hierarchy["bound"]["value"] - whole["bound"]["value"])
 
 
-def ways(told):
-    for point in told["points"]:
+def ways(result):
+    for point in result["points"]:
         assert set(point["ways"]) == set(signal.WAYS)
         assert all(value > 0 for way in point["ways"].values() for value in way.values())
 
 
-def judged(told):
-    assert told["judge"]["name"] == "judge" and len(told["held-out"]) == 1
-    assert all(0 < cell["calls"] <= cell["cell"]["steps"] for cell in told["cells"])
+def judged(result):
+    assert result["judge"]["name"] == "judge" and len(result["held-out"]) == 1
+    assert all(0 < cell["calls"] <= cell["cell"]["steps"] for cell in result["cells"])
 
 
-def mended(told):
-    calls = {cell["cell"]["way"]: cell["calls"] for cell in told["cells"]}
+def mended(result):
+    calls = {cell["cell"]["way"]: cell["calls"] for cell in result["cells"]}
     assert set(calls) == set(mending.WAYS) and calls["as drawn"] < calls["Gibbs"]
-    assert told["bounds"]["0"]["noisy"]["value"] > 0 and len(told["held-out"]) == 1
+    assert result["bounds"]["0"]["noisy"]["value"] > 0 and len(result["held-out"]) == 1
 
 
 CHECKS = {"study": budgets, "blocks": sizes, "signal": ways, "frontier": judged, "mending": mended}
@@ -82,13 +82,13 @@ def test_a_study_goes_from_its_text_to_its_page_and_writes_nowhere_else(name, fo
     before, one = times(), STUDIES[name]
     place = folder if one.place != "work" else folder / name
     one.main("study", ["--smoke", str(place)])
-    told = json.loads((place / f"{one.results.name}.json").read_text())
+    result = json.loads((place / f"{one.results.name}.json").read_text())
     page = (place / f"{one.results.name}.md").read_text()
-    assert one.results.tables(told) in page
+    assert one.results.tables(result) in page
     assert page != (ROOT / "docs" / f"{one.results.name}.md").read_text()
     assert one.results.draw is None or any((place / "images").glob("*.png"))
     assert times() == before and not list(tmp_path.iterdir())
-    CHECKS.get(name, lambda told: None)(told)
+    CHECKS.get(name, lambda result: None)(result)
 
 
 PAGES = {name: one.results for name, one in STUDIES.items()}
@@ -96,7 +96,7 @@ PAGES |= {"first_results": results_page.PAGE, "loops": loops.PAGE}
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_shows_what_is_stored(name):
+def test_a_page_shows_the_stored_results(name):
     stored = ROOT / "benchmarks" / "results" / f"{name}.json"
     page = (ROOT / "docs" / f"{PAGES[name].name}.md").read_text()
     if not stored.exists():  # its runs are not finished
@@ -107,14 +107,14 @@ def test_a_page_shows_what_is_stored(name):
 
 
 def test_a_command_without_its_arguments_is_refused(capsys, tmp_path):
-    for words, told in (
+    for words, result in (
         (["train"], "give a command and WORK"),
         (["evaluate", str(tmp_path)], "evaluate: give --out FILE"),
         (["page", str(tmp_path)], "page: give --out FILE"),
     ):
         with pytest.raises(SystemExit):
             blocks.STUDY.main("blocks", words)
-        assert told in capsys.readouterr().err
+        assert result in capsys.readouterr().err
 
 
 def test_a_page_is_printed_unless_a_folder_is_given(capsys, tmp_path):
@@ -138,7 +138,7 @@ def test_a_search_that_is_not_finished_chooses_nothing(tmp_path):
         study.Budgets.tiny().best(tmp_path)
 
 
-def test_what_a_search_has_found_is_not_trained_again(tmp_path, monkeypatch):
+def test_results_of_a_search_are_not_trained_again(tmp_path, monkeypatch):
     tiny = study.Budgets.tiny()
     found = {"MDLM": {rule: {} for rule in tiny.rules}, EDGES: {study.ASEVER: {}}}
     made.written(tmp_path / "chosen.json", {"bounds": found})
@@ -151,7 +151,7 @@ def test_what_a_search_has_found_is_not_trained_again(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("way", signal.WAYS)
 def test_every_way_has_the_mean_of_the_bound(way):
-    """Of a network that loses two nats at a mask: two nats per token."""
+    """For a network that loses two nats at a mask: two nats per token."""
     process, x = dd.presets.mdlm(5), torch.zeros(4096, LENGTH, dtype=torch.int64)
     batch = Batch(x=x, mask=torch.ones_like(x, dtype=torch.bool), index=torch.arange(len(x)))
     z, t, weight = signal.noised(process, batch, signal.WAYS[way], 0.2)
@@ -160,7 +160,7 @@ def test_every_way_has_the_mean_of_the_bound(way):
 
 
 def test_runs_of_another_machine_stay_and_compare(tmp_path, monkeypatch):
-    """Of four runs none is here but the last in part; the file knows the first three."""
+    """Four runs: only a part of the last is here; the file holds the first three."""
     work, out = tmp_path / "work", tmp_path / "result.json"
     tiny = blocks.Blocks(TINY, sizes=(LENGTH, 4), seeds=(0,))
     keys = [("MDLM", LENGTH, 0), (EDGES, LENGTH, 0), ("MDLM", 4, 0)]
@@ -185,7 +185,7 @@ def test_runs_of_another_machine_stay_and_compare(tmp_path, monkeypatch):
     assert edges["less_mdlm"]["value"] == pytest.approx(1 / 6) and four["less_mdlm"]["value"] == 0
 
 
-def test_a_share_of_the_runs_ends_where_one_is_asked_to_stop(monkeypatch):
+def test_a_share_of_the_runs_ends_after_a_stop_signal(monkeypatch):
     begun = []
     monkeypatch.setattr(made, "train", lambda given: begun.append(given) or len(begun) < 2)
     made.shared(list(range(9)), Namespace(part=1, of=2))

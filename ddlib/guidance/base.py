@@ -131,7 +131,7 @@ class Guidance(Part):
         return self.steer(place(self.process, self.of_parts, z, t))
 
     @property
-    def heard(self) -> Mapping[str, Any]:
+    def evaluated_parts(self) -> Mapping[str, Any]:
         """The parts that are evaluated, by argument name."""
         parts = {name: getattr(self, name) for name in self.parts}
         return {name: part for name, part in parts.items() if self._alone is None or part is self._alone}
@@ -139,7 +139,7 @@ class Guidance(Part):
     @property
     def own_times(self) -> bool:
         """True if a time per position is accepted (``typing.OwnTimes``), i.e. if all evaluated parts accept it."""
-        return all(Capabilities.of(part).own_times for part in self.heard.values())
+        return all(Capabilities.of(part).own_times for part in self.evaluated_parts.values())
 
     def strength_at(self, t: Times) -> Float64[Tensor, "*n"]:
         """Compute the strength at times (B,) or (B, L), in the shape of ``t``.
@@ -167,13 +167,13 @@ class Guidance(Part):
             TypeError, ValueError: invalid logits, as in ``nelbo``; parts with different vocabularies.
         """
         parts: dict[str, Denoiser] = {name: getattr(self, name) for name in names}
-        outputs = {name: part(place.z, place.told) for name, part in parts.items()}
+        outputs = {name: part(place.z, place.network_time) for name, part in parts.items()}
         widths = {name: logits.shape[-1] for name, logits in outputs.items() if isinstance(logits, Tensor)}
         check_widths(widths)
         log_probs = []
         for name, logits in outputs.items():
             try:
-                log_probs.append(place.laws(logits))
+                log_probs.append(place.choice_logits(logits))
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{name}: {error}") from error
         return log_probs

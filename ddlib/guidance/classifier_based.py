@@ -12,7 +12,7 @@ from ddlib.guidance.base import Guidance, Strength, check_part, place_of
 from ddlib.guidance.targets import ChildTarget, TokenTarget
 from ddlib.guidance.zoo import Lookup, Scale
 from ddlib.parameterization.logits import Parameterization
-from ddlib.processes import ForwardProcess, beside
+from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.examples import four
 from ddlib.typing import Denoiser, Times, Tokens
 from ddlib.utils.validation import check_shape, require, visible
@@ -85,7 +85,7 @@ class ClassifierBased(Guidance):
         return {0.0: self.denoiser}
 
     def steer(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
-        gamma = beside(self.strength_at(place.t))[..., None]
+        gamma = unsqueeze_times(self.strength_at(place.t))[..., None]
         if bool((gamma == 0).all()):
             return self.evaluate(place, "denoiser")[0]
         change = self.change(place)
@@ -95,9 +95,9 @@ class ClassifierBased(Guidance):
         """Compute log p(y|z') - log p(y|z) for each choice of the target; 0 for unreachable choices."""
         if self.how == "first order":
             return self._sloping(place)
-        z, t, reach = place.z, place.told, place.reach()
+        z, t, reach = place.z, place.network_time, place.reach()
         states = self._states(z)
-        current = self._said(states, t)
+        current = self._class_log_prob(states, t)
         if visible(current):
             require(
                 bool(current.isfinite().all()),
@@ -111,7 +111,7 @@ class ClassifierBased(Guidance):
             b, i, k = places.unbind(1)
             tried = states[b]
             tried[torch.arange(len(b), device=z.device), i] = one_hot(k, states.shape[-1]).to(states)
-            change[b, i, k] = self._said(tried, t[b]) - current[b]
+            change[b, i, k] = self._class_log_prob(tried, t[b]) - current[b]
         return change
 
     @classmethod
@@ -127,7 +127,7 @@ class ClassifierBased(Guidance):
     def _sloping(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
         with torch.inference_mode(False), torch.enable_grad():
             states = self._states(place.z).requires_grad_()
-            log_prob = self._said(states, place.told)
+            log_prob = self._class_log_prob(states, place.network_time)
             differentiable = log_prob.requires_grad
             slope = torch.autograd.grad(log_prob.sum(), states, allow_unused=True)[0] if differentiable else None
         if slope is None:
@@ -142,7 +142,7 @@ class ClassifierBased(Guidance):
     def _states(self, z: Tokens) -> Float[Tensor, "B L S"]:
         return one_hot(z, self.process.num_states).to(torch.get_default_dtype())
 
-    def _said(self, states: Float[Tensor, "N L S"], t: Times) -> Float[Tensor, "N"]:
+    def _class_log_prob(self, states: Float[Tensor, "N L S"], t: Times) -> Float[Tensor, "N"]:
         """Evaluate log p(y|z) and check it."""
         output = self.classifier(states, t)
         if not isinstance(output, Tensor) or not output.is_floating_point():

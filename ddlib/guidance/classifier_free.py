@@ -11,7 +11,7 @@ from ddlib.guidance.base import Guidance, Strength, check_part, check_widths
 from ddlib.guidance.targets import TokenTarget
 from ddlib.guidance.zoo import Lookup
 from ddlib.parameterization.logits import Parameterization
-from ddlib.processes import ForwardProcess, beside
+from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.examples import four
 from ddlib.typing import Denoiser, SplitDenoiser, implements
 from ddlib.utils.validation import require, visible
@@ -102,7 +102,7 @@ def tempered(
     Raises:
         ValueError: gamma > 1 and a choice that is impossible under the unconditional but not under the conditional.
     """
-    power = beside(gamma)[..., None].to(conditional.dtype)
+    power = unsqueeze_times(gamma)[..., None].to(conditional.dtype)
     nothing = -torch.inf
     log_probs = power * conditional + (1 - power) * unconditional
     if visible(log_probs) and bool(log_probs.isfinite().all()):
@@ -114,7 +114,7 @@ def tempered(
         beyond = log_probs == torch.inf
         if bool(beyond.any()):
             b, i, k = (int(v) for v in beyond.nonzero()[0])
-            strength = float(beside(gamma).expand(log_probs.shape[:2])[b, i])
+            strength = float(unsqueeze_times(gamma).expand(log_probs.shape[:2])[b, i])
             require(
                 False,
                 f"unconditional takes choice {k} at position ({b}, {i}) for impossible, conditional does not: with "

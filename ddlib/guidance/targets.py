@@ -25,7 +25,7 @@ class TokenTarget:
     t: Times
 
     @property
-    def told(self) -> Times:
+    def network_time(self) -> Times:
         """The times passed to a network."""
         return self.t
 
@@ -34,7 +34,7 @@ class TokenTarget:
         """Number of choices: tokens, or the first states."""
         return self.process.vocab_size
 
-    def laws(self, logits: Float[Tensor, "B L K"]) -> Float[Tensor, "B L n"]:
+    def choice_logits(self, logits: Float[Tensor, "B L K"]) -> Float[Tensor, "B L n"]:
         """Convert the logits of a part to unnormalised log-probabilities of the choices."""
         return cavity_logits(self.process, logits, self.z, self.t, self.parameterization)
 
@@ -55,14 +55,14 @@ class ChildTarget(TokenTarget):
     def columns(self) -> int:
         return self.process.num_states - 1
 
-    def laws(self, logits: Float[Tensor, "B L K"]) -> Float[Tensor, "B L n"]:
+    def choice_logits(self, logits: Float[Tensor, "B L K"]) -> Float[Tensor, "B L n"]:
         """Return the log-mass of each state but the root; child logits of the same tree are returned unchanged."""
         hierarchy = cast(LevelProcess, self.process).hierarchy
         layout = layout_of(self.process, self.parameterization)
         if isinstance(layout, Children) and layout.law == "cavity" and _same(layout, hierarchy):
             check_columns(self.process, layout, logits, self.z.shape)
             return logits.to(torch.promote_types(logits.dtype, torch.float32))
-        levels = [super().laws(logits)]
+        levels = [super().choice_logits(logits)]
         for edge in hierarchy.maps[:-1]:
             levels.append(edge.log_push(levels[-1]))
         return torch.cat(levels, -1)
@@ -83,11 +83,11 @@ class StepTarget(TokenTarget):
         return self.process.num_states
 
     @property
-    def told(self) -> Times:
+    def network_time(self) -> Times:
         return self.t.to(torch.get_default_dtype())
 
-    def laws(self, logits: Float[Tensor, "B L K"]) -> Float[Tensor, "B L n"]:
-        cavity = super().laws(logits).to(torch.float64).softmax(-1)
+    def choice_logits(self, logits: Float[Tensor, "B L K"]) -> Float[Tensor, "B L n"]:
+        cavity = super().choice_logits(logits).to(torch.float64).softmax(-1)
         return self.process.posterior(cavity, self.z, self.t, self.s).log()
 
     def reach(self) -> Bool[Tensor, "B L n"]:

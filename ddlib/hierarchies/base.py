@@ -121,7 +121,7 @@ class Hierarchy(Named, Float64Module, Part):
         """Return the slice of the states of a level."""
         return slice(self.offsets[level], self.offsets[level] + self.levels[level])
 
-    def laws(self, p: Float[Tensor, "*n children"]) -> list[Tensor]:
+    def level_probs(self, p: Float[Tensor, "*n children"]) -> list[Tensor]:
         """Return u_i(.|p), the distribution over each level's states if the token is drawn from ``p``; tokens first."""
         found = [p]
         for edge in self.maps:
@@ -203,7 +203,7 @@ class Hierarchy(Named, Float64Module, Part):
             fields.append(f"fingerprint={self.fingerprint[:12]}")
         return f"{type(self).__name__}({', '.join(fields)})"
 
-    reduced = Renamed("small_copy")
+    reduced, laws = Renamed("small_copy"), Renamed("level_probs")
 
 
 def reduction(hierarchy: Hierarchy, vocab_size: int) -> Hierarchy:

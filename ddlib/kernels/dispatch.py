@@ -68,17 +68,18 @@ def _hierarchical(process: Hierarchical, rows: Rows, options: LossOptions, dtype
     if isinstance(layout, Children):
         return _child_plan(process, layout, plain, rows, options, dtype, level, weight)
     within = options.parameterization == "posterior"  # a posterior is supported on the tokens under the state
-    if plain and gpu.usable(z.device, dtype) and not (hard and within) and shares is None:
+    if plain and gpu.usable(z.device, dtype) and not (hard and within):
         from ddlib.kernels.gpu.tree_plan import Ranged  # imports Triton
 
-        blocks, served = [Ranged(hierarchy, plain, hard)], plain
+        served = plain if shares is None else 1  # a state of the first level has one edge below it
+        blocks = [Ranged(hierarchy, served, hard)]
+    if plain and shares is not None:
+        weight = torch.where(level == 1, weight * shares(rows)[:, 0], weight)
     for i in range(served + 1, hierarchy.depth + 1):
         index = (level == i).nonzero()[:, 0]
         if i <= plain and (shares is None or i == 1):
             # cavity and posterior are proportional among the tokens under z
             blocks += subset_logsumexp.blocks(hierarchy, i, rows, index, hard, within)
-            if shares is not None:
-                weight[index] = weight[index] * shares(rows.take(index))[:, 0]
         elif i <= plain or (not within and not (hard and i > 1)):
             blocks.append(Block(index, None, Statistics(hierarchy, shares)))
         else:

@@ -12,7 +12,7 @@ from ddlib.objective.training import mean_per_token
 from ddlib.paces import Pace, Together
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization, cavity_logits, posterior_logits
-from ddlib.processes import ForwardProcess, beside
+from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.base import check_process
 from ddlib.times import TimeDensity
 from ddlib.times.draws import latest
@@ -173,7 +173,7 @@ def bound(
         output = denoiser(z, _default_dtype(t), **clean)
     logits = cavity_logits(process, output, z, t, meaning)
     term = process.integrand(logits, x, z, t) if steps is None else process.step_divergence(logits, x, z, t, s)
-    measure = beside(measure).to(term.dtype)
+    measure = unsqueeze_times(measure).to(term.dtype)
     diffusion = torch.where(measure > 0, measure * term, 0.0)
     if levels == "balanced":
         diffusion = diffusion * process.importance_weight(x, z, t)[:, None].to(diffusion.dtype)

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 from ddlib.objective.training import mean_per_token, weights_of
 from ddlib.parameterization.logits import Parameterization, cavity_logits, check_columns, layout_of, posterior_logits
-from ddlib.processes import ForwardProcess, beside
+from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.base import check_process
 from ddlib.typing import Logits, PaddingMask, PerToken, Times, Tokens
 from ddlib.utils.random import Generator
@@ -198,7 +198,7 @@ def consistency_loss(
     with torch.no_grad():
         target = _log_posterior(process, target_logits, z_s, s, parameterization).exp().to(log_probs.dtype)
         known = one_hot(x, process.vocab_size).to(target.dtype)
-        target = torch.where(beside(s)[..., None] > 0, target, known)
+        target = torch.where(unsqueeze_times(s)[..., None] > 0, target, known)
     loss = compared(target, log_probs)
     counts = weights_of(t, None, measure)
     if counts is not None:

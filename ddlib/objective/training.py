@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddlib.paces import Draw
 from ddlib.parameterization.logits import Parameterization, cavity_logits
-from ddlib.processes import ForwardProcess, beside
+from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.base import check_process
 from ddlib.times import TimeDensity
 from ddlib.times.base import sound
@@ -105,7 +105,7 @@ def weights_of(t: Times, density: TimeDensity | None, measure: Tensor | None) ->
     """
     density = None if density is None else sound(density)
     if measure is None:
-        return None if density is None else beside(density.weight(t))
+        return None if density is None else unsqueeze_times(density.weight(t))
     require(density is None, f"density is {density!r} and measure is told, must be one of them: it is in the measure")
     if not isinstance(measure, Tensor) or measure.is_complex() or measure.dtype == torch.bool:
         got = measure.dtype if isinstance(measure, Tensor) else type(measure).__name__
@@ -115,7 +115,7 @@ def weights_of(t: Times, density: TimeDensity | None, measure: Tensor | None) ->
         bad = ~((measure >= 0) & measure.isfinite())
         if bool(bad.any()):
             raise ValueError(f"measure holds {measure[bad][0].item():g}, must be finite and at least 0")
-    return beside(measure)
+    return unsqueeze_times(measure)
 
 
 def training_loss(

@@ -66,7 +66,7 @@ class Capabilities:
     def of(cls, denoiser: object) -> Self:
         """Read the capabilities of a denoiser ``(z, t) -> logits``."""
         stated: Parameterization | None = getattr(denoiser, "parameterization", None)
-        heard, is_split = getattr(denoiser, "heard", {}), implements(denoiser, SplitDenoiser)
+        evaluated, is_split = getattr(denoiser, "evaluated_parts", {}), implements(denoiser, SplitDenoiser)
         steers = implements(denoiser, GuidedDenoiser) and bool(getattr(denoiser, "has_step_distribution", True))
         return cls(
             name=str(getattr(denoiser, "__qualname__", type(denoiser).__qualname__)),
@@ -81,7 +81,7 @@ class Capabilities:
             takes_memory=implements(denoiser, TakesMemory) and bool(denoiser.takes_memory),
             has_step_distribution=steers,
             modules=tuple(_modules(denoiser)),
-            parts=dict(heard) if isinstance(heard, Mapping) else {},
+            parts=dict(evaluated) if isinstance(evaluated, Mapping) else {},
         )
 
     def meaning(self, parameterization: Parameterization | None) -> Parameterization:

@@ -6,9 +6,10 @@ Every function draws into the given matplotlib ``Axes``, or into a new figure, a
 
 from ddlib.plot.axes import panels
 from ddlib.plot.colors import BLUE, DARK, GREEN, GREY, ORANGE, VERMILION, Band, band_of, bands, level_names, state_names
-from ddlib.plot.curves import Series, clock, occupancies, occupancy_series, weight_series, weights
+from ddlib.plot.curves import Series, occupancies, occupancy_series, schedule_curve, weight_series, weights
 from ddlib.plot.trajectories import image, trajectory, trajectory_text
 from ddlib.plot.tree_diagram import hierarchy
+from ddlib.utils.renamed import module_getattr
 
 __all__ = [
     "BLUE",
@@ -21,16 +22,18 @@ __all__ = [
     "Series",
     "band_of",
     "bands",
-    "clock",
     "hierarchy",
     "image",
     "level_names",
     "occupancies",
     "occupancy_series",
     "panels",
+    "schedule_curve",
     "state_names",
     "trajectory",
     "trajectory_text",
     "weight_series",
     "weights",
 ]
+
+__getattr__ = module_getattr(__name__, {"clock": "schedule_curve"})

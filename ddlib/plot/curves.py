@@ -134,7 +134,7 @@ def weights(
     return axes
 
 
-def clock(schedule: Schedule, axes: Axes | None = None, *, points: int = 401) -> Axes:
+def schedule_curve(schedule: Schedule, axes: Axes | None = None, *, points: int = 401) -> Axes:
     """Plot a schedule: the probability alpha(t) that a token of unit speed has not jumped by time t.
 
     Args:

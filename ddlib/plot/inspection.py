@@ -41,7 +41,7 @@ def describe(subject: ForwardProcess | Schedule | Hierarchy, words: Sequence[str
     summary = (inspect.getdoc(type(subject)) or "no description").splitlines()[0]
     parts = [f"{subject!r}\n{summary}"]
     if isinstance(subject, Schedule):
-        return "\n\n".join([*parts, _clock(subject)])
+        return "\n\n".join([*parts, _schedule_table(subject)])
     if isinstance(subject, Hierarchy):
         return "\n\n".join([*parts, _levels(subject)])
     parts.append(_states(subject))
@@ -108,7 +108,7 @@ def example(
 
 def _figure(subject: ForwardProcess | Schedule | Hierarchy, members: Members) -> Any:
     if isinstance(subject, Schedule):
-        return plot.clock(subject).figure
+        return plot.schedule_curve(subject).figure
     if isinstance(subject, Hierarchy):
         return plot.hierarchy(subject, members=members).figure
     where = subject.hierarchy
@@ -155,7 +155,7 @@ def _above(subject: ForwardProcess | Hierarchy) -> str:
     return f"{number or 'no'} level{'s' * (number != 1)} above"
 
 
-def _clock(schedule: Schedule) -> str:
+def _schedule_table(schedule: Schedule) -> str:
     t = torch.tensor(TIMES, dtype=torch.float64)
     values = {"alpha": schedule.alpha(t), "-d alpha/dt": -schedule.alpha_prime(t), "rate": schedule.rate(t)}
     return _table(

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ddlib.arguments import declared
 from ddlib.processes import ForwardProcess
+from ddlib.utils.renamed import module_getattr
 from ddlib.utils.validation import require
 from ddlib.verification.kinds import KINDS
 
@@ -135,7 +136,7 @@ def get(kind: str, name: str) -> Any:
     if base is None and not callable(loaded):
         raise ImportError(f"{origin} is {loaded!r}, must be a class or a function")
     if base is not None and not (isinstance(loaded, type) and issubclass(loaded, base)):
-        raise ImportError(f"{origin} is {loaded!r}, must be a subclass of {room(kind)}.{base.__name__}")
+        raise ImportError(f"{origin} is {loaded!r}, must be a subclass of {package_of(kind)}.{base.__name__}")
     return loaded
 
 
@@ -158,7 +159,7 @@ def find(kind: str, name: str) -> Callable[..., Any]:
     return get(group, plain)
 
 
-def knows(kind: str, name: str) -> bool:
+def is_registered(kind: str, name: str) -> bool:
     """Return whether a class or preset is registered under this name."""
     return any(name.replace("-", "_") in _claims(group) for group in (kind, *_also(kind)))
 
@@ -168,7 +169,7 @@ def made(kind: str) -> type[Any] | None:
     return _BASES[kind] or _MADE.get(kind)
 
 
-def room(kind: str) -> str:
+def package_of(kind: str) -> str:
     """Return the package of a kind's classes: ``ddlib.<kind>``; correctors are in ``ddlib.samplers``."""
     base = _BASES[kind]
     return f"ddlib.{kind}" if base is None else ".".join(base.__module__.split(".")[:2])
@@ -203,7 +204,7 @@ def at(path: str) -> Any:
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise ValueError(f"{path!r}: {error}") from error
+        raise ValueError(f"{path!r}: {error}; install its package, or add its folder to PYTHONPATH") from error
     for part in name.split("."):
         require(hasattr(found, part), f"{path!r}: {found!r} has no {part!r}")
         found = getattr(found, part)
@@ -262,3 +263,6 @@ def _package(point: EntryPoint) -> str:
 def _name(package: Distribution) -> str:
     # the name is parsed from a file at every access, and each use of a part asks for the packages of all entry points
     return package.name
+
+
+__getattr__ = module_getattr(__name__, {"knows": "is_registered", "room": "package_of"})

@@ -69,7 +69,7 @@ def _places() -> Iterator[tuple[str, str]]:
             names = [name for name in _public(module) if name not in ddlib.__all__]
             yield from ((name, f"dd.{package}.{name}") for name in names)
     for kind in registry.GROUPS:
-        package = registry.room(kind)
+        package = registry.package_of(kind)
         for name, point in registry.available(kind).items():
             home = package.replace("ddlib", "dd", 1) if point.module == package else point.module
             yield from ((called, f"{home}.{point.attr}") for called in (name, point.attr))

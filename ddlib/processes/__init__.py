@@ -1,7 +1,7 @@
 """Forward processes: masked, uniform, hierarchical and other noise of tokens."""
 
 from ddlib.processes.base import ForwardProcess, unchanged
-from ddlib.processes.broadcasting import beside, each_time, elapsed, interior, into, scalar, span
+from ddlib.processes.broadcasting import each_time, elapsed, gather_columns, interior, scalar, span, unsqueeze_times
 from ddlib.processes.gidd import GIDD
 from ddlib.processes.hierarchical import Hierarchical
 from ddlib.processes.interpolating import Interpolating
@@ -28,14 +28,16 @@ __all__ = [
     "PerWord",
     "RateMatrix",
     "Uniform",
-    "beside",
     "each_time",
     "elapsed",
+    "gather_columns",
     "interior",
-    "into",
     "scalar",
     "span",
     "unchanged",
+    "unsqueeze_times",
 ]
 
-__getattr__ = module_getattr(__name__, {"Mixing": "Interpolating"})
+__getattr__ = module_getattr(
+    __name__, {"Mixing": "Interpolating", "beside": "unsqueeze_times", "into": "gather_columns"}
+)

@@ -14,7 +14,7 @@ from ddlib.arguments import Part, check_extra_state, extra_state, load_checked
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes import optimal_times
 from ddlib.processes.argument_checks import place_of
-from ddlib.processes.broadcasting import beside, columns_at, each_time, interior, rows_at, through
+from ddlib.processes.broadcasting import columns_at, each_time, interior, multiply_rows, rows_at, unsqueeze_times
 from ddlib.processes.integrand import dense_integrand
 from ddlib.schedules import Schedule
 from ddlib.times import Tabulated, TimeDensity
@@ -208,7 +208,7 @@ class ForwardProcess(Float64Module, Part):
                 b, i = (int(v) for v in impossible.nonzero()[0])
                 raise ValueError(
                     f"z[{b}, {i}] = {int(z[b, i])} has probability 0 given x[{b}, {i}] = {int(x[b, i])} "
-                    f"at t = {float(beside(t).expand_as(z)[b, i])}: z must be drawn by process.sample(x, t)"
+                    f"at t = {float(unsqueeze_times(t).expand_as(z)[b, i])}: z must be drawn by process.sample(x, t)"
                 )
 
     def check_forwards(self, z: Tokens, s: Times, t: Times) -> None:
@@ -323,7 +323,7 @@ class ForwardProcess(Float64Module, Part):
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
         """Marginal q_t(.|p) = sum_x p(x) q_t(.|x), (B, L, S)."""
-        return through(p, each_time(self._token_marginals, t).to(p.dtype))
+        return multiply_rows(p, each_time(self._token_marginals, t).to(p.dtype))
 
     # ---- backwards: posterior, reverse rates, prior
 
@@ -375,7 +375,7 @@ class ForwardProcess(Float64Module, Part):
         """KL(q_t(.|x) || q_t(.|uniform token)) in nats per token; ``t`` is 1 by default, or the time of a cut."""
         t = self._one().expand(len(x)) if t is None else t
         probs = self.marginal(x, t.to(torch.float64))
-        prior = beside(each_time(self._typical, t), 1)
+        prior = unsqueeze_times(each_time(self._typical, t), 1)
         return (torch.xlogy(probs, probs) - torch.xlogy(probs, prior)).sum(-1).clamp_min(0)
 
     # ---- terms of the bound
@@ -637,11 +637,11 @@ class ForwardProcess(Float64Module, Part):
         uniformly drawn token. The second term keeps phi from 0 wherever the bound of some network is not 0.
         """
         time = interior(t)
-        probs, typical = self.marginal(x, time), beside(each_time(self._typical, time), 1)
+        probs, typical = self.marginal(x, time), unsqueeze_times(each_time(self._typical, time), 1)
         rates = each_time(self.rate_matrix, time)
         rates = rates - torch.diag_embed(rates.diagonal(dim1=-2, dim2=-1))
-        left = torch.where(typical > 0, through(typical, rates) / torch.where(typical > 0, typical, 1.0), 0.0)
-        return probs, torch.where(probs > 0, through(probs, rates) + probs * left, 0.0)
+        left = torch.where(typical > 0, multiply_rows(typical, rates) / torch.where(typical > 0, typical, 1.0), 0.0)
+        return probs, torch.where(probs > 0, multiply_rows(probs, rates) + probs * left, 0.0)
 
     def _one(self) -> Tensor:
         return torch.ones((), dtype=torch.float64, device=self.device)

@@ -12,8 +12,10 @@ from ddlib.typing import Times, Tokens
 from ddlib.utils.validation import check_times, require
 
 
-def beside(values: Tensor, axes: int = 0) -> Tensor:
-    """Add an axis so that values of times broadcast against tokens (B, L), whether times are (B,) or (B, L).
+def unsqueeze_times(values: Tensor, axes: int = 0) -> Tensor:
+    """Add the axis of the positions to values of times (B,), so that they broadcast against tokens (B, L).
+
+    Values of times (B, L) have that axis and stay as they are.
 
     Args:
         values: a function of times (B,), or of times (B, L), elementwise.
@@ -23,20 +25,22 @@ def beside(values: Tensor, axes: int = 0) -> Tensor:
         (B, 1, ...) for times (B,), (B, L, ...) for times (B, L).
 
     Example:
-        >>> beside(torch.rand(3)).shape, beside(torch.rand(3, 7)).shape, beside(torch.rand(3, 2), 1).shape
-        (torch.Size([3, 1]), torch.Size([3, 7]), torch.Size([3, 1, 2]))
+        >>> unsqueeze_times(torch.rand(3)).shape, unsqueeze_times(torch.rand(3, 7)).shape
+        (torch.Size([3, 1]), torch.Size([3, 7]))
+        >>> unsqueeze_times(torch.rand(3, 2), axes=1).shape
+        torch.Size([3, 1, 2])
     """
     return values[:, None] if values.ndim == 1 + axes else values
 
 
-def taken(values: Float[Tensor, "*n K"], index: Tokens) -> Float[Tensor, "B L"]:
-    """Take the entry ``index`` (B, L) of each position from rows that depend on times: (B, K), or (B, L, K)."""
+def gather_last(values: Float[Tensor, "*n K"], index: Tokens) -> Float[Tensor, "B L"]:
+    """Gather the entry ``index`` (B, L) along the last axis of rows per sequence (B, K), or per position (B, L, K)."""
     return values.gather(1, index) if values.ndim == 2 else values.gather(-1, index[..., None]).squeeze(-1)
 
 
-def through(laws: Float[Tensor, "B L N"], matrices: Float[Tensor, "*n N S"]) -> Float[Tensor, "B L S"]:
+def multiply_rows(rows: Float[Tensor, "B L N"], matrices: Float[Tensor, "*n N S"]) -> Float[Tensor, "B L S"]:
     """Multiply the row of each position by the matrix of its time: (B, N, S), or (B, L, N, S)."""
-    return laws @ matrices if matrices.ndim == 3 else (laws[..., None, :] @ matrices).squeeze(-2)
+    return rows @ matrices if matrices.ndim == 3 else (rows[..., None, :] @ matrices).squeeze(-2)
 
 
 def each_time(function: Callable[..., Tensor], *times: Times) -> Tensor:
@@ -70,11 +74,13 @@ def rows_at(function: Callable[..., Tensor], index: Tokens, *times: Times) -> Fl
         (B, L, S).
     """
     matrices, which = _distinct(function, *times)
-    return matrices[beside(which), index]
+    return matrices[unsqueeze_times(which), index]
 
 
 def columns_at(function: Callable[..., Tensor], index: Tokens, *times: Times) -> Float[Tensor, "B L N"]:
-    """Take columns of the matrix of each time: ``into(each_time(function, *times), index)`` without its copies.
+    """Gather columns of the matrix of each time, without a copy of the matrix for every sequence.
+
+    Equal to ``gather_columns(each_time(function, *times), index)``.
 
     Args:
         function: of one float64 scalar for each of ``times``, returns (N, S).
@@ -85,7 +91,7 @@ def columns_at(function: Callable[..., Tensor], index: Tokens, *times: Times) ->
         (B, L, N).
     """
     matrices, which = _distinct(function, *times)
-    return matrices.mT[beside(which), index]
+    return matrices.mT[unsqueeze_times(which), index]
 
 
 def products_at(p: Float[Tensor, "B L N"], function: Callable[..., Tensor], *times: Times) -> Float[Tensor, "B L S"]:
@@ -98,7 +104,7 @@ def products_at(p: Float[Tensor, "B L N"], function: Callable[..., Tensor], *tim
     """
     matrices, which = _distinct(function, *times)
     matrices = matrices.to(p.dtype)
-    return p @ matrices[0] if len(matrices) == 1 else through(p, matrices[which])
+    return p @ matrices[0] if len(matrices) == 1 else multiply_rows(p, matrices[which])
 
 
 def _distinct(function: Callable[..., Tensor], *times: Times) -> tuple[Tensor, Tensor]:
@@ -108,8 +114,8 @@ def _distinct(function: Callable[..., Tensor], *times: Times) -> tuple[Tensor, T
     return torch.stack([function(*column) for column in distinct.unbind(1)]), which.view(times[0].shape)
 
 
-def into(matrices: Float[Tensor, "*n N S"], z: Tokens) -> Float[Tensor, "B L N"]:
-    """Take the columns z of each sequence's matrix: the entries from every state, or token, into the state.
+def gather_columns(matrices: Float[Tensor, "*n N S"], z: Tokens) -> Float[Tensor, "B L N"]:
+    """Gather the columns z of each sequence's matrix: the entries from every state, or token, to the state z.
 
     Args:
         matrices: (B, N, S) or (B, L, N, S), row = from, as ``each_time(self.transition, s, t)`` returns them.
@@ -119,7 +125,7 @@ def into(matrices: Float[Tensor, "*n N S"], z: Tokens) -> Float[Tensor, "B L N"]
         (B, L, N).
 
     Example:
-        >>> into(torch.tensor([[[0.9, 0.1], [0.2, 0.8]]]), torch.tensor([[1]]))
+        >>> gather_columns(torch.tensor([[[0.9, 0.1], [0.2, 0.8]]]), torch.tensor([[1]]))
         tensor([[[0.1000, 0.8000]]])
     """
     columns, row = matrices.mT, torch.arange(len(z), device=z.device)[:, None]

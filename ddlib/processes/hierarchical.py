@@ -12,7 +12,7 @@ from ddlib.arguments import made_by
 from ddlib.hierarchies import Flat, Hierarchy, Tree
 from ddlib.hierarchies.base import dense, reach, reach_of_tokens
 from ddlib.processes.base import reduction
-from ddlib.processes.broadcasting import beside, interior, scalar, span, taken
+from ddlib.processes.broadcasting import gather_last, interior, scalar, span, unsqueeze_times
 from ddlib.processes.hierarchical_kl import children, children_at, descendants, descendants_at
 from ddlib.processes.level_process import LevelProcess
 from ddlib.schedules import Cosine, Linear, Polynomial, Window
@@ -78,13 +78,13 @@ class Hierarchical(LevelProcess):
         return self._join_levels(self.occupancies(t), given).to(t.dtype)
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
-        return self._join_levels(self.occupancies(t).to(p.dtype), self.hierarchy.laws(p))
+        return self._join_levels(self.occupancies(t).to(p.dtype), self.hierarchy.level_probs(p))
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
-        return reach(self.hierarchy, x, z) * taken(self.occupancies(t), self.level_of(z))
+        return reach(self.hierarchy, x, z) * gather_last(self.occupancies(t), self.level_of(z))
 
     def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
-        return reach_of_tokens(self.hierarchy, z) * taken(self.occupancies(t), self.level_of(z))[..., None]
+        return reach_of_tokens(self.hierarchy, z) * gather_last(self.occupancies(t), self.level_of(z))[..., None]
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
         return dense(self.hierarchy, self.chain.rate_matrix(scalar(t, "t", self.device)))
@@ -94,7 +94,7 @@ class Hierarchical(LevelProcess):
 
     def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, s=s, p=p)
-        level, given_level = self.level_of(z), self.hierarchy.laws(p)
+        level, given_level = self.level_of(z), self.hierarchy.level_probs(p)
         jumps = self.level_posterior(level, t, s).to(p.dtype)
         blocks = []
         for i, probs in enumerate(given_level):
@@ -107,8 +107,8 @@ class Hierarchical(LevelProcess):
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, p=p)
-        level, given_level = self.level_of(z), self.hierarchy.laws(p)
-        weight = taken(self.weights(t).to(p.dtype), level)
+        level, given_level = self.level_of(z), self.hierarchy.level_probs(p)
+        weight = gather_last(self.weights(t).to(p.dtype), level)
         blocks = [torch.zeros_like(probs) for probs in given_level]
         for i in range(self._depth):
             rates = self._descendants(z, i, i + 1, given_level[i]) * weight[..., None]
@@ -116,10 +116,10 @@ class Hierarchical(LevelProcess):
         return torch.cat(blocks, -1)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
-        occupancies = beside(self.occupancies(self._one().expand(len(x)) if t is None else t), 1)
+        occupancies = unsqueeze_times(self.occupancies(self._one().expand(len(x)) if t is None else t), 1)
         result = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
         uniform = torch.full((self.vocab_size,), 1 / self.vocab_size, dtype=torch.float64, device=x.device)
-        for i, typical in enumerate(self.hierarchy.laws(uniform)):
+        for i, typical in enumerate(self.hierarchy.level_probs(uniform)):
             if i == 0:
                 nats = torch.full_like(result, -float(uniform[0].log()))
             elif self.hierarchy.between(0, i).plain:
@@ -143,7 +143,7 @@ class Hierarchical(LevelProcess):
         return descendants(self.hierarchy, *self._model_terms(logits, x), x, z, probs)
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
-        return taken(self.weights(t), self.level_of(z))
+        return gather_last(self.weights(t), self.level_of(z))
 
     def hard_weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
         """The paper's hard training mode: -log p(x) in place of the KL at levels 2 and above, an upper bound of it."""
@@ -198,9 +198,9 @@ class Hierarchical(LevelProcess):
             return torch.where(below, given, 0.0)
         reached = self.occupancies(interior(t)).flip(-1).cumsum(-1).flip(-1)[..., 1:]
         share = torch.where(reached > 0, self._inflow(t)[..., 1:] / torch.where(reached > 0, reached, 1.0), 0.0)
-        weight = taken(self.weights(t), level)[..., None]
+        weight = gather_last(self.weights(t), level)[..., None]
         below = below & (weight > 0)
-        return torch.where(below, beside(share, 1) / torch.where(below, weight, 1.0), 0.0)
+        return torch.where(below, unsqueeze_times(share, 1) / torch.where(below, weight, 1.0), 0.0)
 
     def small_copy(self, vocab_size: int) -> Self:
         """Return the process of the same schedule over ``hierarchy.small_copy``.
@@ -248,5 +248,5 @@ class Hierarchical(LevelProcess):
 
     def _join_levels(self, occupancies: Tensor, given_level: list[Tensor]) -> Tensor:
         """Distribution over all states from the occupancies and the distribution within each level."""
-        occupancies = beside(occupancies, 1)
+        occupancies = unsqueeze_times(occupancies, 1)
         return torch.cat([occupancies[..., i : i + 1] * probs for i, probs in enumerate(given_level)], -1)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.processes.base import ForwardProcess, unchanged
-from ddlib.processes.broadcasting import beside, interior, scalar, span
+from ddlib.processes.broadcasting import interior, scalar, span, unsqueeze_times
 from ddlib.processes.mixture import Mixture, compared, log1p_exp, log_ratio
 from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.categorical import draw, draw_logits
@@ -51,16 +51,16 @@ class Interpolating(ForwardProcess):
         return self.predictive(one_hot(x, self.vocab_size).to(torch.float64), t).to(t.dtype)
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
-        keep, word, mask = (beside(v).to(p.dtype)[..., None] for v in self.mixture(t.to(torch.float64)))
+        keep, word, mask = (unsqueeze_times(v).to(p.dtype)[..., None] for v in self.mixture(t.to(torch.float64)))
         probs = keep * p + word
         return torch.cat([probs, mask.expand_as(probs[..., :1])], -1) if self.num_states > self.vocab_size else probs
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
-        keep, word, mask = (beside(v) for v in self.mixture(t.to(torch.float64)))
+        keep, word, mask = (unsqueeze_times(v) for v in self.mixture(t.to(torch.float64)))
         return self._into(z, word, mask) + keep * (z == x)
 
     def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
-        keep, word, mask = (beside(v) for v in self.mixture(t.to(torch.float64)))
+        keep, word, mask = (unsqueeze_times(v) for v in self.mixture(t.to(torch.float64)))
         same = (z[..., None] == torch.arange(self.vocab_size, device=z.device)).to(torch.float64)
         return self._into(z, word, mask)[..., None] + keep[..., None] * same
 
@@ -68,11 +68,11 @@ class Interpolating(ForwardProcess):
         """Draw z_t ~ q_t(.|x): first keep or resample, then the new state; no (B, L, S) tensor is built."""
         self.check_inputs(x=x, t=t)
         mixture = self.mixture(t.to(torch.float64))
-        keep = self._uniforms(x, generator, levels) < beside(mixture.keep)
+        keep = self._uniforms(x, generator, levels) < unsqueeze_times(mixture.keep)
         z = torch.where(keep, x, self._resample(mixture, x, generator))
         if levels != "balanced":
             return z
-        word, mask = (beside(v).expand(x.shape) for v in self.mixing_rates(interior(t)))
+        word, mask = (unsqueeze_times(v).expand(x.shape) for v in self.mixing_rates(interior(t)))
         total = self.vocab_size * word + (self.num_states - self.vocab_size) * mask
         share = total.clamp_min(torch.finfo(torch.float64).tiny)  # where no position has a weight, any is drawn
         which = draw(share, rand((len(x), 1), generator, x.device)[:, 0])[:, None]
@@ -83,13 +83,13 @@ class Interpolating(ForwardProcess):
         """Mean over noise of the bound's weight, and the weight at z; the mean is the sum of all rates."""
         word, mask = self.mixing_rates(interior(t))
         total = self.vocab_size * word + (self.num_states - self.vocab_size) * mask
-        return beside(total).expand(z.shape), self.loss_weight(x, z, t)
+        return unsqueeze_times(total).expand(z.shape), self.loss_weight(x, z, t)
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draw z_t ~ q_{t|s}(.|z_s): first keep or resample, then the new state."""
         self.check_forwards(z, s, t)
         mixture = self.mixture_between(s.to(torch.float64), t.to(torch.float64))
-        keep = rand(z.shape, generator, z.device) < beside(mixture.keep)
+        keep = rand(z.shape, generator, z.device) < unsqueeze_times(mixture.keep)
         return torch.where(keep, z, self._resample(mixture, z, generator))
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
@@ -108,7 +108,7 @@ class Interpolating(ForwardProcess):
         """Posterior: z_s = z with probability alpha_{t|s} q_s(z|p) / q_t(z|p), else z_s is drawn from q_s(.|p)."""
         self.check_inputs(z=z, t=t, s=s, p=p)
         before = self.predictive(p, s)
-        keep, *resampled = (beside(v).to(p.dtype) for v in self.mixture_between(s.double(), t.double()))
+        keep, *resampled = (unsqueeze_times(v).to(p.dtype) for v in self.mixture_between(s.double(), t.double()))
         stay = keep[..., None] * before.gather(-1, z[..., None])
         move = self._into(z, *resampled)[..., None]
         return (move * before).scatter_add(-1, z[..., None], stay) / (stay + move)
@@ -116,7 +116,7 @@ class Interpolating(ForwardProcess):
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, p=p)
         probs = self.predictive(p, interior(t))
-        arrival = self._into(z, *(beside(v).to(p.dtype) for v in self.mixing_rates(interior(t))))
+        arrival = self._into(z, *(unsqueeze_times(v).to(p.dtype) for v in self.mixing_rates(interior(t))))
         rates = arrival[..., None] * probs / probs.gather(-1, z[..., None])
         return rates.scatter(-1, z[..., None], 0.0)
 
@@ -131,16 +131,16 @@ class Interpolating(ForwardProcess):
             + torch.xlogy(other, word)
             - torch.xlogy(other, typical)
         )
-        return beside(nats.clamp_min(0)).expand(x.shape)
+        return unsqueeze_times(nats.clamp_min(0)).expand(x.shape)
 
     def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
         """Closed form of the bound: r_t(z) / q_t(z|x), and ``divergence`` (theory section 5)."""
         weight = self.loss_weight(x, z, t)
         log_p = logits.log_softmax(-1)
         if not self.uniform:
-            keep = beside(self.mixture(interior(t)).keep).to(log_p.dtype)
+            keep = unsqueeze_times(self.mixture(interior(t)).keep).to(log_p.dtype)
             return weight.to(log_p.dtype), -keep * log_p.gather(-1, x[..., None]).squeeze(-1)
-        log_ratios = log1p_exp(beside(self.log_ratio(t)).to(log_p.dtype)[..., None] + log_p)
+        log_ratios = log1p_exp(unsqueeze_times(self.log_ratio(t)).to(log_p.dtype)[..., None] + log_p)
         log_px, log_pz = (log_p.gather(-1, self.token_at(state)[..., None]).squeeze(-1) for state in (x, z))
         others = log_ratios.scatter(-1, x[..., None], 0.0).sum(-1)
         return weight.to(log_p.dtype), self.divergence(log_px, log_pz, others, x, z, t)
@@ -173,21 +173,21 @@ class Interpolating(ForwardProcess):
         """
         self.check_inputs(x=x, z=z, t=t, s=s)
         before, since = self.mixture(s.to(torch.float64)), self.mixture_between(s.double(), t.double())
-        keep, *resampled = (beside(v) for v in since)
+        keep, *resampled = (unsqueeze_times(v) for v in since)
         resample, stay = self._into(z, *resampled), keep * self.likelihood(z, x, s)
         total = (resample + stay).clamp_min(torch.finfo(torch.float64).tiny)
         log_p = logits.log_softmax(-1)
         log_px, log_pz = (log_p.gather(-1, self.token_at(state)[..., None]).squeeze(-1).double() for state in (x, z))
         if not self.uniform:  # a token was never resampled, and all tokens lead to the mask alike
-            return (resample / total * beside(before.keep) * -log_px).to(logits.dtype)
+            return (resample / total * unsqueeze_times(before.keep) * -log_px).to(logits.dtype)
         ratio = log_ratio(before)
-        log_ratios = log1p_exp(beside(ratio).to(log_p.dtype)[..., None] + log_p)
+        log_ratios = log1p_exp(unsqueeze_times(ratio).to(log_p.dtype)[..., None] + log_p)
         others = log_ratios.scatter(-1, x[..., None], 0.0).sum(-1).double()
         kl, log_odds = compared(before, log_px, log_pz, others, x, z)
         share, log_total = resample / total, total.log()
         kept_token = torch.logaddexp(stay.log() - log_total, resample.log() - log_total + log_odds) - share * log_odds
         # the same for rho <= 1; at s = 0 rho is 0, and so is the probability to have stayed
-        kept_p = (keep * beside(before.keep)).log() + log_pz
+        kept_p = (keep * unsqueeze_times(before.keep)).log() + log_pz
         other_token = log1p_exp(kept_p - log_total) + stay / total * log_odds
         choice = torch.where(z == x, kept_token, other_token).clamp_min(0)
         return (share * kl.clamp_min(0) + torch.where(z < self.vocab_size, choice, 0.0)).to(logits.dtype)
@@ -200,7 +200,7 @@ class Interpolating(ForwardProcess):
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
         time = interior(t)
-        arrival = self._into(z, *(beside(v) for v in self.mixing_rates(time)))
+        arrival = self._into(z, *(unsqueeze_times(v) for v in self.mixing_rates(time)))
         likelihood = self.likelihood(z, x, time)
         return torch.where(arrival > 0, arrival / torch.where(likelihood > 0, likelihood, 1.0), 0.0)
 
@@ -222,12 +222,12 @@ class Interpolating(ForwardProcess):
         """Draw z_s without a (B, L, S) tensor: keep the state, or resample it from q_s(.|p)."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         before = self.mixture(s.to(torch.float64))
-        keep, *resampled = (beside(v) for v in self.mixture_between(s.double(), t.double()))
-        kept = beside(before.keep) * self._log_prob(logits, z).exp()
-        stay = keep * (kept + self._into(z, beside(before.word), beside(before.mask)))
+        keep, *resampled = (unsqueeze_times(v) for v in self.mixture_between(s.double(), t.double()))
+        kept = unsqueeze_times(before.keep) * self._log_prob(logits, z).exp()
+        stay = keep * (kept + self._into(z, unsqueeze_times(before.word), unsqueeze_times(before.mask)))
         stay = stay / (stay + self._into(z, *resampled))
         moves = rand(z.shape, generator, z.device) >= stay
-        from_model = rand(z.shape, generator, z.device) < beside(before.keep)
+        from_model = rand(z.shape, generator, z.device) < unsqueeze_times(before.keep)
         u = rand(z.shape, generator, z.device)
         result = torch.where(moves, self._resample(before, z, generator), z)
         rows = moves & from_model
@@ -237,7 +237,7 @@ class Interpolating(ForwardProcess):
     def exit_rate(self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged) -> Float64[Tensor, "B L"]:
         """Exit rate r_t(z) (1 - q_t(z|p)) / q_t(z|p), without a (B, L, S) tensor."""
         apart, marginal = self._apart(sharpen(logits.to(torch.promote_types(logits.dtype, torch.float32))), z, t)
-        arrival = self._into(z, *(beside(v) for v in self.mixing_rates(interior(t))))
+        arrival = self._into(z, *(unsqueeze_times(v) for v in self.mixing_rates(interior(t))))
         rate = arrival * (apart.keep + apart.word + apart.mask)
         return torch.where(marginal > 0, rate / torch.where(marginal > 0, marginal, 1.0), 0.0)
 
@@ -266,7 +266,7 @@ class Interpolating(ForwardProcess):
 
         ``word`` is the probability of all resampled tokens together, not of each.
         """
-        keep, word, mask = (beside(v) for v in self.mixture(interior(t)))
+        keep, word, mask = (unsqueeze_times(v) for v in self.mixture(interior(t)))
         log_pz = self._log_prob(logits, z)
         words = self.vocab_size - (z < self.vocab_size).long()
         apart = Mixture(keep * -torch.expm1(log_pz), word * words, self._into(z, mask, torch.zeros_like(mask)))
@@ -285,5 +285,5 @@ class Interpolating(ForwardProcess):
         """Draw states from pi_t: the mask, or a uniform token."""
         tokens = self._uniform_tokens(like.shape, generator, like.device)
         share = mixture.mask / (mixture.mask + self.vocab_size * mixture.word)
-        masks = rand(like.shape, generator, like.device) < beside(share)
+        masks = rand(like.shape, generator, like.device) < unsqueeze_times(share)
         return torch.where(masks, self.vocab_size, tokens)

@@ -9,7 +9,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from ddlib.processes.broadcasting import beside, elapsed, interior, into
+from ddlib.processes.broadcasting import elapsed, gather_columns, interior, unsqueeze_times
 from ddlib.schedules import Schedule
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.validation import require, visible
@@ -183,11 +183,11 @@ def remask_coupling(
         level: (B, L) levels at t.
         lift: (..., n) :math:`\sigma_i`, at most ``max_remask_prob``.
     """
-    mass = beside(joint.sum(-2)[..., :-1] * lift, 1)
+    mass = unsqueeze_times(joint.sum(-2)[..., :-1] * lift, 1)
     at_level = one_hot(level, joint.shape[-1]).to(joint)
     up, down = at_level[..., :-1] * mass, at_level[..., 1:] * mass
     added = pad(up, (1, 0)) - pad(up, (0, 1)) + pad(down, (0, 1)) - pad(down, (1, 0))
-    return added.maximum(-into(joint, level))  # rounding, where no mass stays
+    return added.maximum(-gather_columns(joint, level))  # rounding, where no mass stays
 
 
 def terms_of(matrix: Float64[Tensor, "n n"]) -> tuple[float, Float64[Tensor, "k n n"]]:

@@ -12,7 +12,7 @@ from ddlib.hierarchies import Hierarchy
 from ddlib.hierarchies.base import ascend, descendant_logits, shared
 from ddlib.processes.argument_checks import check_tree
 from ddlib.processes.base import ForwardProcess, unchanged
-from ddlib.processes.broadcasting import beside, into, taken
+from ddlib.processes.broadcasting import gather_columns, gather_last, unsqueeze_times
 from ddlib.processes.edge_chain import chain_of
 from ddlib.processes.level_chain import LevelChain, PowerChain, max_remask_prob, remask_coupling
 from ddlib.processes.moments import nats_of_levels
@@ -91,10 +91,10 @@ class LevelProcess(ForwardProcess):
     def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
         """Draw z_t ~ q_t(.|x): first the level, then its state; no tensor larger than (B, L, levels) is built."""
         self.check_inputs(x=x, t=t)
-        reached = beside(self.occupancies(t), 1)[..., :-1].cumsum(-1)
+        reached = unsqueeze_times(self.occupancies(t), 1)[..., :-1].cumsum(-1)
         level = (self._uniforms(x, generator, levels)[..., None] >= reached).sum(-1)
         if levels == "balanced":
-            one, inflow = rand((len(x), 2), generator, x.device), beside(self._inflow(t), 1)
+            one, inflow = rand((len(x), 2), generator, x.device), unsqueeze_times(self._inflow(t), 1)
             which = draw(inflow.sum(-1).expand(x.shape), one[:, 0])
             levels_there = inflow.expand(*x.shape, -1)[torch.arange(len(x), device=x.device), which]
             level = level.scatter(1, which[:, None], draw(levels_there, one[:, 1])[:, None])
@@ -102,7 +102,7 @@ class LevelProcess(ForwardProcess):
 
     def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
         """Mean over noise of the bound's weight, and the weight at z; the mean is the sum of the fluxes."""
-        return beside(self._inflow(t).sum(-1)).expand(z.shape), taken(self.weights(t), self.level_of(z))
+        return unsqueeze_times(self._inflow(t).sum(-1)).expand(z.shape), gather_last(self.weights(t), self.level_of(z))
 
     def _inflow(self, t: Times) -> Float64[Tensor, "*n levels"]:
         return self.chain.inflow(t.to(torch.float64))
@@ -115,7 +115,7 @@ class LevelProcess(ForwardProcess):
         With ``lift`` the levels at t and at s have another coupling, see ``level_chain.remask_coupling``.
         """
         joint = self._joint(t, s)
-        probs = into(joint, level)
+        probs = gather_columns(joint, level)
         if lift is not None:
             probs = probs + remask_coupling(joint, level, lift)
         total = probs.sum(-1, keepdim=True)
@@ -177,7 +177,7 @@ class LevelProcess(ForwardProcess):
         self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
     ) -> Float64[Tensor, "B L"]:
         """Rate at which the reverse chain leaves each state: ``weights``, which depend on no network."""
-        return taken(self.weights(t), self.level_of(z))
+        return gather_last(self.weights(t), self.level_of(z))
 
     def sample_exit(
         self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
@@ -219,7 +219,7 @@ class LevelProcess(ForwardProcess):
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draw z_t ~ q_{t|s}(.|z_s): first the level, then its state; no tensor larger than (B, L, levels) is built."""
         self.check_forwards(z, s, t)
-        reached = into(self.level_transition(s, t).mT, self.level_of(z))[..., :-1].cumsum(-1)
+        reached = gather_columns(self.level_transition(s, t).mT, self.level_of(z))[..., :-1].cumsum(-1)
         level = (rand(z.shape, generator, z.device)[..., None] >= reached).sum(-1)
         return self.ascend(z, level.maximum(self.level_of(z)), generator)  # rounding may leave a level no mass
 

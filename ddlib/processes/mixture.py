@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.processes.broadcasting import beside
+from ddlib.processes.broadcasting import unsqueeze_times
 from ddlib.typing import PerToken, Tokens
 
 
@@ -34,8 +34,8 @@ def compared(
         x: (B, L) clean tokens.
         z: (B, L) noisy states.
     """
-    keep, word, _ = (beside(v).to(others.dtype) for v in mixture)
-    ratio = beside(log_ratio(mixture)).to(others.dtype)
+    keep, word, _ = (unsqueeze_times(v).to(others.dtype) for v in mixture)
+    ratio = unsqueeze_times(log_ratio(mixture)).to(others.dtype)
     short = falls_short(ratio, log_px)
     return (keep + word) * short - word * others, torch.where(z == x, short, -log1p_exp(ratio + log_pz))
 

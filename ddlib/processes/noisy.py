@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 
 from ddlib.hierarchies import Flat, Tree
 from ddlib.hierarchies.base import dense, reach, reach_of_tokens
-from ddlib.processes.broadcasting import beside, elapsed, interior, into, scalar, span, taken
+from ddlib.processes.broadcasting import elapsed, gather_columns, gather_last, interior, scalar, span, unsqueeze_times
 from ddlib.processes.mixture import falls_short, log1p_exp
 from ddlib.processes.resampling_chain import LevelProbs
 from ddlib.processes.resampling_process import ResamplingProcess
@@ -64,13 +64,13 @@ class Noisy(ResamplingProcess):
         return self._mixed(self.shares(t), given).to(t.dtype)
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
-        return self._mixed(self.shares(t), self.hierarchy.laws(p))
+        return self._mixed(self.shares(t), self.hierarchy.level_probs(p))
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         return self._at(self.shares(t), reach(self.hierarchy, x, z), z)
 
     def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
-        kept, resampled = (taken(part, self.level_of(z))[..., None] for part in self.shares(t))
+        kept, resampled = (gather_last(part, self.level_of(z))[..., None] for part in self.shares(t))
         return kept * reach_of_tokens(self.hierarchy, z) + resampled * self.typical[z][..., None]
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
@@ -87,7 +87,7 @@ class Noisy(ResamplingProcess):
     def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, s=s, p=p)
         level = self.level_of(z)
-        kept, resampled = (into(part, level).to(p.dtype) for part in self.shares_between(s, t))
+        kept, resampled = (gather_columns(part, level).to(p.dtype) for part in self.shares_between(s, t))
         ways = [
             kept[..., i : i + 1] * self._leads(z, i).to(p.dtype)
             + resampled[..., i : i + 1] * self.typical[z][..., None].to(p.dtype)
@@ -103,14 +103,18 @@ class Noisy(ResamplingProcess):
         t = interior(t)
         probs = self.predictive(p, t)
         rates = torch.cat([self._arrivals(z, i) for i in range(self._depth + 1)], -1)
-        rates = (beside(self.schedule.rate(t))[..., None] * rates).to(p.dtype) * probs / probs.gather(-1, z[..., None])
+        rates = (
+            (unsqueeze_times(self.schedule.rate(t))[..., None] * rates).to(p.dtype)
+            * probs
+            / probs.gather(-1, z[..., None])
+        )
         return rates.scatter(-1, z[..., None], 0.0)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
         shares = self.shares(self._one().expand(len(x)) if t is None else t)
         result = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
         uniform = torch.full((1, 1, self.vocab_size), 1 / self.vocab_size, dtype=torch.float64, device=x.device)
-        for i, probs in enumerate(self.hierarchy.laws(uniform)[:-1]):  # all tokens lead to the mask
+        for i, probs in enumerate(self.hierarchy.level_probs(uniform)[:-1]):  # all tokens lead to the mask
             kept, resampled = self._of_level(shares, i)
             ancestor = self._only_ancestor(x, i)
             if ancestor is None:
@@ -150,7 +154,9 @@ class Noisy(ResamplingProcess):
             gap_z = torch.where(level == i, gap_of_level, gap_z)
         divergence = torch.zeros_like(gap_z)
         for i, (truth, log_model, gap) in enumerate(sides):
-            scale = torch.where(flow > 0, beside(shares.levels[..., i]) / torch.where(flow > 0, flow, 1.0), 0.0)
+            scale = torch.where(
+                flow > 0, unsqueeze_times(shares.levels[..., i]) / torch.where(flow > 0, flow, 1.0), 0.0
+            )
             arrivals = (self._arrivals(z, i) * scale[..., None]).to(dtype)
             enters, shift = arrivals > 0, gap - gap_z[..., None]
             near, model = shift.clamp(-1, 1), (log_model - gap_z[..., None]).masked_fill(~enters, -torch.inf).exp()
@@ -187,7 +193,7 @@ class Noisy(ResamplingProcess):
         """Rate into z over q_t(z|x), and the flux into z per unit of -log alpha."""
         given_level = reach(self.hierarchy, x, z)
         flow, likelihood = self._at(self.chain.inflow(shares), given_level, z), self._at(shares, given_level, z)
-        rate = beside(self.schedule.rate(t))
+        rate = unsqueeze_times(self.schedule.rate(t))
         return torch.where(likelihood > 0, rate * flow / torch.where(likelihood > 0, likelihood, 1.0), 0.0), flow
 
     def _mixed(self, shares: LevelProbs, given_level: list[Tensor]) -> Tensor:
@@ -200,7 +206,7 @@ class Noisy(ResamplingProcess):
 
     def _of_level(self, shares: LevelProbs, i: int) -> tuple[Tensor, Tensor]:
         """Return k_i, (B, 1, 1) or (B, L, 1), and r_i pi_i of each member, (B, 1, K) or (B, L, K)."""
-        kept, resampled = (beside(part, 1)[..., i : i + 1] for part in shares)
+        kept, resampled = (unsqueeze_times(part, 1)[..., i : i + 1] for part in shares)
         return kept, resampled * self.typical[self.hierarchy.states(i)]
 
     def _leads(self, z: Tokens, i: int) -> Float64[Tensor, "B L K"]:

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 from ddlib.processes.argument_checks import check_schedule
 from ddlib.processes.base import ForwardProcess, unchanged
-from ddlib.processes.broadcasting import beside, elapsed, interior, scalar, span, taken
+from ddlib.processes.broadcasting import elapsed, gather_last, interior, scalar, span, unsqueeze_times
 from ddlib.schedules import Cosine, Geometric, Linear, Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.categorical import draw, draw_logits
@@ -107,7 +107,7 @@ class PerWord(ForwardProcess):
         return self.predictive(one_hot(x, self.vocab_size).to(torch.float64), t).to(t.dtype)
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
-        kept, lost = (beside(each, 1).to(p.dtype) for each in (self.kept(t), self.lost(t)))
+        kept, lost = (unsqueeze_times(each, 1).to(p.dtype) for each in (self.kept(t), self.lost(t)))
         return torch.cat([p * kept, (p * lost).sum(-1, keepdim=True)], -1)
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
@@ -116,7 +116,9 @@ class PerWord(ForwardProcess):
 
     def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
         same = (z[..., None] == torch.arange(self.vocab_size, device=z.device)).to(torch.float64)
-        return torch.where(self._masked(z)[..., None], beside(self.lost(t), 1), same * beside(self.kept(t), 1))
+        return torch.where(
+            self._masked(z)[..., None], unsqueeze_times(self.lost(t), 1), same * unsqueeze_times(self.kept(t), 1)
+        )
 
     def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
         """Draw z_t ~ q_t(.|x) from one uniform per position; no (B, L, S) tensor is built."""
@@ -139,7 +141,7 @@ class PerWord(ForwardProcess):
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draw z_t ~ q_{t|s}(.|z_s): tokens stay or are masked, masks stay."""
         self.check_forwards(z, s, t)
-        survival = torch.exp(-beside(elapsed(self.schedule, s, t)) * self.powers[self._token_at(z)])
+        survival = torch.exp(-unsqueeze_times(elapsed(self.schedule, s, t)) * self.powers[self._token_at(z)])
         return torch.where(rand(z.shape, generator, z.device) < survival, z, self.vocab_size)
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
@@ -153,8 +155,8 @@ class PerWord(ForwardProcess):
     def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
         """Posterior: tokens stay; a mask was y in proportion to p(y) times the probability of masking since s."""
         self.check_inputs(z=z, t=t, s=s, p=p)
-        lost = beside(self.kept(s) * -torch.expm1(-self._between(s, t)), 1).to(p.dtype)
-        before = (p * beside(self.lost(s), 1).to(p.dtype)).sum(-1, keepdim=True)
+        lost = unsqueeze_times(self.kept(s) * -torch.expm1(-self._between(s, t)), 1).to(p.dtype)
+        before = (p * unsqueeze_times(self.lost(s), 1).to(p.dtype)).sum(-1, keepdim=True)
         joint = torch.cat([p * lost, before], -1)
         probs = joint / joint.sum(-1, keepdim=True)
         return torch.where(self._masked(z)[..., None], probs, one_hot(z, self.num_states).to(p.dtype))
@@ -162,14 +164,14 @@ class PerWord(ForwardProcess):
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         """Reverse rates pi(y) lambda_y from the mask to y."""
         self.check_inputs(z=z, t=t, p=p)
-        probs = (p.log() + beside(self._log_lost(t), 1).to(p.dtype)).softmax(-1)
-        rates = probs * beside(self.return_rates(t).exp(), 1).to(p.dtype)
+        probs = (p.log() + unsqueeze_times(self._log_lost(t), 1).to(p.dtype)).softmax(-1)
+        rates = probs * unsqueeze_times(self.return_rates(t).exp(), 1).to(p.dtype)
         rates = torch.where(self._masked(z)[..., None], rates, 0.0)
         return torch.cat([rates, torch.zeros_like(rates[..., :1])], -1)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
         t = self._one().expand(len(x)) if t is None else t
-        hazard, typical = self._hazard_of(x, t), beside(self.lost(t).mean(-1))
+        hazard, typical = self._hazard_of(x, t), unsqueeze_times(self.lost(t).mean(-1))
         kept, lost = torch.exp(-hazard), -torch.expm1(-hazard)
         share = lost / torch.where(typical > 0, typical, 1.0)
         return (kept * torch.tensor(self.vocab_size).to(kept).log() + torch.xlogy(lost, share)).clamp_min(0)
@@ -183,15 +185,15 @@ class PerWord(ForwardProcess):
         log_rates = self.return_rates(t)
         most = log_rates.amax(-1, keepdim=True)
         share = (log_rates - most).exp().to(logits.dtype)
-        log_pi = (logits + beside(self._log_lost(t), 1).to(logits.dtype)).log_softmax(-1)
-        share_x, log_pi_x = taken(share, x), log_pi.gather(-1, x[..., None]).squeeze(-1)
-        excess = (log_pi.exp() * beside(share, 1)).sum(-1) - share_x
+        log_pi = (logits + unsqueeze_times(self._log_lost(t), 1).to(logits.dtype)).log_softmax(-1)
+        share_x, log_pi_x = gather_last(share, x), log_pi.gather(-1, x[..., None]).squeeze(-1)
+        excess = (log_pi.exp() * unsqueeze_times(share, 1)).sum(-1) - share_x
         divergence = torch.where(self._masked(z), (excess - share_x * log_pi_x).clamp_min(0), 0.0)
         return self.loss_weight(x, z, t).to(logits.dtype), divergence
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
         most = self.return_rates(t).amax(-1).exp()
-        return torch.where(self._masked(z), beside(most), 0.0)
+        return torch.where(self._masked(z), unsqueeze_times(most), 0.0)
 
     def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """True at the mask."""
@@ -207,7 +209,7 @@ class PerWord(ForwardProcess):
         x = self._token_at(z)
         x[masked] = draw_logits(sharpen(self._evidence(logits, t, masked)), u[masked])
         kept, lost = torch.exp(-self._hazard_of(x, s)), -torch.expm1(-self._hazard_of(x, t))
-        masked_since = -torch.expm1(-beside(elapsed(self.schedule, s, t)) * self.powers[x])
+        masked_since = -torch.expm1(-unsqueeze_times(elapsed(self.schedule, s, t)) * self.powers[x])
         # a mask at a time of no noise was given as a prompt, and stays
         since = (kept * masked_since / torch.where(lost > 0, lost, 1.0))[masked]
         result[masked] = torch.where(later[masked] < since, x[masked], self.vocab_size)
@@ -245,11 +247,11 @@ class PerWord(ForwardProcess):
 
     def _where(self, masked: Bool[Tensor, "B L"], rows: Float64[Tensor, "*n V"]) -> Float64[Tensor, "N V"]:
         """Select the rows, functions of time and token, of the ``masked`` positions."""
-        return beside(rows, 1).expand(*masked.shape, -1)[masked]
+        return unsqueeze_times(rows, 1).expand(*masked.shape, -1)[masked]
 
     def _hazard_of(self, x: Tokens, t: Times) -> Float64[Tensor, "B L"]:
         """Hazard -gamma_x log alpha(t) of the token at each position; other tokens are not computed."""
-        return beside(self.schedule.hazard(t.to(torch.float64))) * self.powers[x]
+        return unsqueeze_times(self.schedule.hazard(t.to(torch.float64))) * self.powers[x]
 
     def _log_lost(self, t: Times) -> Float64[Tensor, "*n V"]:
         return self.lost(interior(t)).log()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddlib.processes.argument_checks import check_schedule
 from ddlib.processes.base import ForwardProcess
-from ddlib.processes.broadcasting import beside, elapsed, interior, products_at, rows_at, scalar, span
+from ddlib.processes.broadcasting import elapsed, interior, products_at, rows_at, scalar, span, unsqueeze_times
 from ddlib.processes.matrix_exponential import MatrixExponential
 from ddlib.schedules import Cosine, Linear, Schedule
 from ddlib.typing import StateMatrix, StateProbs, Times, TokenProbs, Tokens
@@ -80,7 +80,7 @@ class RateMatrix(ForwardProcess):
         return self.schedule.rate(interior(scalar(t, "t", self.device))) * self.matrix
 
     def rates_into(self, z: Tokens, t: Times) -> Float64[Tensor, "B L S"]:
-        rate = beside(self.schedule.rate(interior(t)))
+        rate = unsqueeze_times(self.schedule.rate(interior(t)))
         return rate.expand(z.shape)[..., None] * self.matrix.T[z]
 
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:

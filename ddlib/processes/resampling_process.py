@@ -12,7 +12,7 @@ from ddlib.hierarchies import Hierarchy
 from ddlib.hierarchies.base import ascend, descendant_logits, shared
 from ddlib.processes.argument_checks import check_tree
 from ddlib.processes.base import ForwardProcess, unchanged
-from ddlib.processes.broadcasting import beside, elapsed, interior, into, taken
+from ddlib.processes.broadcasting import elapsed, gather_columns, gather_last, interior, unsqueeze_times
 from ddlib.processes.resampling_chain import LevelProbs, ResamplingChain, checked_shares, ratio_of, token_frequencies
 from ddlib.schedules import Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, Times, Tokens
@@ -39,7 +39,7 @@ class ResamplingProcess(ForwardProcess):
         self.ratios = tuple(map(ratio_of, self.p_uniform))
         frequencies = token_frequencies(frequency, hierarchy)
         self.frequency = None if frequency is None else frequencies
-        self.typical = torch.cat(hierarchy.laws(frequencies))
+        self.typical = torch.cat(hierarchy.level_probs(frequencies))
         self._fixed = (
             self._chain(torch.tensor(hierarchy.speeds, dtype=torch.float64)) if hierarchy.learned is None else None
         )
@@ -71,11 +71,13 @@ class ResamplingProcess(ForwardProcess):
         """Draw z_t ~ q_t(.|x): first level and flag, then the state; no (B, L, S) tensor is built."""
         self.check_inputs(x=x, t=t)
         probs = torch.stack(self.shares(t), -1).flatten(-2)
-        state = (self._uniforms(x, generator, levels)[..., None] >= beside(probs, 1)[..., :-1].cumsum(-1)).sum(-1)
+        state = (self._uniforms(x, generator, levels)[..., None] >= unsqueeze_times(probs, 1)[..., :-1].cumsum(-1)).sum(
+            -1
+        )
         if levels == "balanced":
             one = rand((len(x), 2), generator, x.device)
-            arrivals = beside(torch.stack(self._inflow(t), -1).flatten(-2), 1).expand(*x.shape, -1)
-            which = draw(beside(self.schedule.rate(interior(t))) * arrivals.sum(-1), one[:, 0])
+            arrivals = unsqueeze_times(torch.stack(self._inflow(t), -1).flatten(-2), 1).expand(*x.shape, -1)
+            which = draw(unsqueeze_times(self.schedule.rate(interior(t))) * arrivals.sum(-1), one[:, 0])
             arrivals_there = arrivals[torch.arange(len(x), device=x.device), which]
             state = state.scatter(1, which[:, None], draw(arrivals_there, one[:, 1])[:, None])
         return self._ascend(x, state, generator)
@@ -84,7 +86,7 @@ class ResamplingProcess(ForwardProcess):
         """Draw z_t ~ q_{t|s}(.|z_s): first level and flag, then the state."""
         self.check_forwards(z, s, t)
         level = self.level_of(z)
-        probs = torch.stack([into(part.mT, level) for part in self.shares_between(s, t)], -1).flatten(-2)
+        probs = torch.stack([gather_columns(part.mT, level) for part in self.shares_between(s, t)], -1).flatten(-2)
         state = draw(probs, rand(z.shape, generator, z.device))
         return self._ascend(z, state, generator)
 
@@ -92,7 +94,7 @@ class ResamplingProcess(ForwardProcess):
         """Mean over noise of the bound's weight, and the weight at z; the mean is the sum of all fluxes."""
         kept, resampled = self._inflow(t)
         mean = self.schedule.rate(interior(t)) * (kept + resampled).sum(-1)
-        return beside(mean).expand(z.shape), self.loss_weight(x, z, t)
+        return unsqueeze_times(mean).expand(z.shape), self.loss_weight(x, z, t)
 
     def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """True at states that resampling may draw, the mask, and clusters that tokens of other clusters may enter."""
@@ -109,8 +111,8 @@ class ResamplingProcess(ForwardProcess):
         ``force`` applies to tokens of the network; states that were resampled before s may be in other clusters.
         """
         level, n, result = self.level_of(z), self._depth, z.clone()
-        before = [beside(part, 1) for part in self.shares(s)]
-        kept, resampled = (into(part, level) for part in self.shares_between(s, t))
+        before = [unsqueeze_times(part, 1) for part in self.shares(s)]
+        kept, resampled = (gather_columns(part, level) for part in self.shares_between(s, t))
         typical = self.typical[z][..., None]
         model_u = self._model_reach(logits, z)[..., None]
         ways = torch.stack(
@@ -144,7 +146,9 @@ class ResamplingProcess(ForwardProcess):
         shares, model_u = self.shares(interior(t)), self._model_reach(cavity, z)
         flux, prob = self._at(self.chain.inflow(shares), model_u, z), self._at(shares, model_u, z)
         unchanged_rate = pad(self.chain.rates, (0, 1))[self.level_of(z)] * self.typical[z]
-        rate = beside(self.schedule.rate(interior(t))) * (flux / torch.where(prob > 0, prob, 1.0) - unchanged_rate)
+        rate = unsqueeze_times(self.schedule.rate(interior(t))) * (
+            flux / torch.where(prob > 0, prob, 1.0) - unchanged_rate
+        )
         return torch.where(possible[..., 0] & (prob > 0), rate.clamp_min(0), 0.0)
 
     @property
@@ -167,7 +171,7 @@ class ResamplingProcess(ForwardProcess):
 
     def _at(self, shares: LevelProbs, given_level: PerToken, z: Tokens) -> Float64[Tensor, "B L"]:
         """Shares at z: kept, times the probability ``given_level`` of z within its level, plus resampled."""
-        kept, resampled = (taken(part, self.level_of(z)) for part in shares)
+        kept, resampled = (gather_last(part, self.level_of(z)) for part in shares)
         return kept * given_level + resampled * self.typical[z]
 
     def _model_reach(self, logits: Logits, z: Tokens) -> Float64[Tensor, "B L"]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from ddlib.processes import LevelProcess
-from ddlib.processes.broadcasting import into
+from ddlib.processes.broadcasting import gather_columns
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler, SamplingContext, State, at
 from ddlib.samplers.runtime.reverse_step import shift
@@ -49,6 +49,6 @@ class Overshoot(Sampler):
         if not isinstance(process, LevelProcess):
             return State(process.sample_forward(ancestral.back(run, z, t, u), u, s, run.generator), s)
         reached = process.sample_level(z, t, u, run.generator)
-        probs = into(process.level_transition(u, s).mT, reached)
+        probs = gather_columns(process.level_transition(u, s).mT, reached)
         target = draw(probs, rand(z.shape, run.generator, z.device))
         return State(shift(run, z, t, s, target, self.force_transition), s)

@@ -70,7 +70,7 @@ class Counterexample:
 class Check:
     """Result of one claim."""
 
-    room: str
+    package: str
     """schedule, hierarchy, process, reverse, objective, numerics, draws, as given, or the kind of the subject."""
     name: str
     proves: str
@@ -96,7 +96,7 @@ class Check:
     @property
     def label(self) -> str:
         """Section and name; unique within a report."""
-        return f"{self.room}: {self.name}"
+        return f"{self.package}: {self.name}"
 
     def __str__(self) -> str:
         verdict = {True: "ok  ", False: "FAIL", None: "  - "}[self.ok]
@@ -174,8 +174,8 @@ class Report:
     def _in_full(self) -> list[str]:
         lines, section = [], ""
         for check in self.checks:
-            lines += [check.room] if check.room != section else []
-            section = check.room
+            lines += [check.package] if check.package != section else []
+            section = check.package
             lines.append(str(check))
         return lines
 
@@ -183,8 +183,8 @@ class Report:
         held: dict[str, list[str]] = {}
         for check in self.checks:
             if check.ok:
-                held.setdefault(check.room, []).append(check.name)
-        lines = [_wrapped(f"  ok   {room}: ", names) for room, names in held.items()]
+                held.setdefault(check.package, []).append(check.name)
+        lines = [_wrapped(f"  ok   {package}: ", names) for package, names in held.items()]
         apart = [check.name for check in self.checks if check.ok is None]
         return [*lines, *([_wrapped("    -  do not apply: ", apart)] if apart else [])]
 

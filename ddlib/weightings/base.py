@@ -47,8 +47,8 @@ class Weighting(Part):
             weight: (B, L) weights of the bound, ``process.loss_weight(x, z, t)``, in float64.
             x: (B, L) clean tokens.
             z: (B, L) noisy states.
-            t: (B,) times, or (B, L); ``ddlib.processes.beside`` makes functions of (B,) times broadcast with the
-                weights.
+            t: (B,) times, or (B, L); ``ddlib.processes.unsqueeze_times`` makes functions of (B,) times broadcast with
+                the weights.
         """
 
     @classmethod

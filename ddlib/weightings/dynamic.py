@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.processes import ForwardProcess, beside, interior
+from ddlib.processes import ForwardProcess, interior, unsqueeze_times
 from ddlib.typing import Interpolating, Times, Tokens
 from ddlib.utils.validation import check_number
 from ddlib.weightings.base import Weighting
@@ -49,7 +49,7 @@ class Dynamic(Weighting):
         self, process: ForwardProcess, weight: Float64[Tensor, "B L"], x: Tokens, z: Tokens, t: Times
     ) -> Float64[Tensor, "B L"]:
         mixing = self._mixing(process)
-        t = beside(t)
+        t = unsqueeze_times(t)
         keep, half = mixing.mixture(interior(t)).keep, mixing.gamma / 2
         odds = (half * torch.sigmoid(-t.to(keep))).exp() if self.released else ((1 - keep) / keep) ** half
         kept = (mixing.scale * odds).clamp_max(2.0)

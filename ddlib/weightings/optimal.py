@@ -5,7 +5,7 @@ from weakref import WeakKeyDictionary
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ddlib.processes import ForwardProcess, beside
+from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.times import Tabulated
 from ddlib.typing import Times, Tokens
 from ddlib.utils.validation import check_count
@@ -40,7 +40,7 @@ class Optimal(Weighting):
     def __call__(
         self, process: ForwardProcess, weight: Float64[Tensor, "B L"], x: Tokens, z: Tokens, t: Times
     ) -> Float64[Tensor, "B L"]:
-        return weight * beside(self.factor(process, t))
+        return weight * unsqueeze_times(self.factor(process, t))
 
     def factor(self, process: ForwardProcess, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         """Compute 1 / (C sqrt(m^2 + v / L)) at times of any shape.

@@ -126,7 +126,7 @@ class HFBackbone(Pretrained, nn.Module, ABC):
         network.eval()
         whole = network(input_ids=ids, return_dict=True).logits[..., : self.vocab_size] if has_values else None
 
-        network.set_output_embeddings(_Through())
+        network.set_output_embeddings(_Placeholder())
         self.network, self.decoder = network, decoder
         self.clusters = None
         if (own := self.num_states - self.vocab_size - (self.mask_id is not None)) > 0:
@@ -285,7 +285,7 @@ def transformers_for(module: str) -> ModuleType:
     return transformers
 
 
-class _Through(nn.Identity):
+class _Placeholder(nn.Identity):
     """Placeholder of the output layer, with the attributes that some architectures read."""
 
     weight = bias = None

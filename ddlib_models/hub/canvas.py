@@ -99,7 +99,7 @@ class Canvas(Constants):
         if x.shape[1]:
             self._encode(x, read)
         words = x if cache is None else torch.cat([cache.words, x], 1)
-        return Kept(words, read, Said(len(x), x.device), torch.arange(len(x), device=x.device))
+        return Kept(words, read, LastOutput(len(x), x.device), torch.arange(len(x), device=x.device))
 
     def extend(self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: "Kept") -> Float[Tensor, "B n V"]:
         """Compute logits of states that follow the cached tokens: a block, or several.
@@ -171,7 +171,7 @@ class Read:
         return Read(other.kept, None if self.present is None else self.present[index])
 
 
-class Said:
+class LastOutput:
     """Last output of the network for a block, row by row."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
@@ -194,24 +194,24 @@ class Kept:
         read: the encoder's state for them and for the tokens that precede the sequence.
     """
 
-    def __init__(self, words: Int[Tensor, "B L"], read: Read, outputs: Said, index: Int[Tensor, " B"]) -> None:
+    def __init__(self, words: Int[Tensor, "B L"], read: Read, outputs: LastOutput, index: Int[Tensor, " B"]) -> None:
         self.words, self.read, self._said, self._index = words, read, outputs, index
 
     def rows(self, index: Tensor) -> "Kept":
         """Select some of the sequences; outputs stored for these are shared with the original."""
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index
-        return Kept(self.words[index], self.read.rows(index), self._said, self._index[index])
+        return Kept(self.words[index], self.read.rows(index), self._outputs, self._index[index])
 
     def last(self, length: int) -> tuple[Float[Tensor, "B n V"], Bool[Tensor, " B"]] | None:
         """Return the last output for ``length`` states, and which rows have one; None if there is none."""
-        outputs = self._said
+        outputs = self._outputs
         if outputs.logits is None or outputs.logits.shape[1] != length:
             return None
         return outputs.logits[self._index], outputs.known[self._index]
 
     def remember(self, logits: Float[Tensor, "B n V"]) -> None:
         """Store the last output."""
-        self._said.note(logits, self._index)
+        self._outputs.note(logits, self._index)
 
 
 def canvas(source: Source) -> Canvas:

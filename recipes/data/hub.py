@@ -7,7 +7,7 @@ SECONDS = 10.0
 """Timeout of the hub in seconds."""
 
 
-def ask(name: str) -> str | None:
+def lookup(name: str) -> str | None:
     """Query once whether the hub has a model of this name; return None if it does, else the reason as ``nothing``."""
     try:
         HfApi().model_info(name, timeout=SECONDS)

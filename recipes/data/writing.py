@@ -45,7 +45,7 @@ def once(folder: Path, content: Callable[[], tuple[dict[str, Any], Callable[[Pat
         if folder.is_dir() and any(folder.iterdir()):
             prepared = open_prepared(folder)
             if differing := changes(prepared.manifest["inputs"], inputs):
-                raise OtherContentError(f"{folder} holds something else, choose another folder: {_said(differing)}")
+                raise OtherContentError(f"{folder} holds something else, choose another folder: {_listed(differing)}")
             return prepared
         with _new(folder) as unfinished:
             write(unfinished)
@@ -72,7 +72,7 @@ def tokenizer_hash(tokenizer: Tokenizer) -> str:
     return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
 
 
-def _said(differing: Sequence[tuple[str, Any, Any]], shown: int = 3) -> str:
+def _listed(differing: Sequence[tuple[str, Any, Any]], shown: int = 3) -> str:
     """Return the first of the values that differ, hashes by their beginning."""
 
     def short(value: Any) -> Any:

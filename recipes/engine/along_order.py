@@ -151,7 +151,9 @@ class _Part:
         some = self._random.nonzero()[:, 0]
         if len(some):
             rank = shared.random.cumsum(0)[self.numbers[some]] - 1  # consecutive, so that times are stratified
-            batch = replace(_taken(self.batch, some), index=(rank + step * int(shared.random.sum())).to(rows.x.device))
+            batch = replace(
+                _select_rows(self.batch, some), index=(rank + step * int(shared.random.sum())).to(rows.x.device)
+            )
             random = noised(shared.process, batch, recipe.seed, step, recipe.loss, shared.density)
             rows.z[some] = torch.where(rows.free[some], random.z, batch.x)
             rows.t[some] = random.t.to(rows.t)
@@ -193,7 +195,7 @@ def _spread(batch: int, share: float) -> Bool[Tensor, " B"]:
     return steps.diff() > 0
 
 
-def _taken(batch: Batch, rows: Tensor) -> Batch:
+def _select_rows(batch: Batch, rows: Tensor) -> Batch:
     """Return some rows of an unpacked batch."""
     rows = rows.to(batch.x.device)
     return Batch(*(None if part is None else part[rows] for part in vars(batch).values()))

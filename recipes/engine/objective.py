@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import ddlib as dd
 from ddlib.parameterization.logits import Parameterization, meaning, output_layer
-from ddlib.processes import beside
+from ddlib.processes import unsqueeze_times
 from ddlib.typing import Denoiser, SplitDenoiser, Times, implements
 from ddlib.utils.random import Generator
 from recipes.config import Loss
@@ -152,7 +152,7 @@ class Objective(nn.Module):
         if clusters is not None:
             own = torch.where(kept, cluster_loss(self._process[0], clusters.float(), noisy), 0.0)
             own = own if noisy.balance is None else own * noisy.balance[:, None].to(own)
-            own = own * beside(noisy.measure).to(own.dtype)
+            own = own * unsqueeze_times(noisy.measure).to(own.dtype)
             total, losses = total + scale * self.loss.auxiliary * own.sum(), losses + self.loss.auxiliary * own.detach()
         return total, losses
 

@@ -13,7 +13,7 @@ from torch.profiler import record_function
 
 import ddlib as dd
 from ddlib.plot import level_names
-from ddlib.processes import beside
+from ddlib.processes import unsqueeze_times
 from ddlib.typing import implements
 from recipes.config import IN_STRATA, ModelContext, Recipe, at_once, time_density
 from recipes.data import Batch, Prepared, examples, open_prepared, wrapped
@@ -244,7 +244,7 @@ class Run:
         if self.last is None:
             return torch.zeros(0)
         weights = self.process.loss_weight(self.last.x, self.last.z, self.last.t)
-        return weights[(self.process.level_of(self.last.z) > 0) & (beside(self.last.measure) > 0)]
+        return weights[(self.process.level_of(self.last.z) > 0) & (unsqueeze_times(self.last.measure) > 0)]
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ddlib.paces import Together
 from recipes.evaluation.exact import how_exact
-from recipes.generation.sampling import told
+from recipes.generation.sampling import protocol_text
 from recipes.metrics import basis
 from recipes.model_io import WEIGHTS
 
@@ -53,12 +53,12 @@ def show(result: dict[str, Any], console: Console) -> None:
     if likely is not None:
         console.print(how_exact(likely))
     if drawn is not None:
-        console.print(f"samples: {drawn['samples']}, {told(drawn['protocol'])}")
+        console.print(f"samples: {drawn['samples']}, {protocol_text(drawn['protocol'])}")
     if generative is not None:
         drawn = generative["protocol"]
         console.print(
             f"generative: {generative['samples']} samples of {drawn['length']} tokens "
-            f"({generative['empty_samples']} empty), {told(drawn)}; scored by {drawn['scorer']}"
+            f"({generative['empty_samples']} empty), {protocol_text(drawn)}; scored by {drawn['scorer']}"
         )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ddlib import parts
-from ddlib.plugins.registry import knows
+from ddlib.plugins.registry import is_registered
 from recipes.data import Prepared
 from recipes.engine.parallel import World
 from recipes.evaluation.generative import NONE
@@ -59,7 +59,7 @@ def metrics_of(name: str | None, data: Prepared) -> Any | None:
         raise ValueError(f"metrics={name!r}: the data is text, whose samples a scorer measures, by --scorer")
     if data.layout is None or name == NONE:
         return None
-    if name is None and not knows("metrics", data.layout.kind):
+    if name is None and not is_registered("metrics", data.layout.kind):
         return None
     found = parts.build("metrics", name or data.layout.kind, place="metrics")
     found.check(data)

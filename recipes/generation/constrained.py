@@ -131,7 +131,7 @@ def begun(saved: LoadedModel, row: Row) -> Row:
     """Return the row with the beginning of a text given, where it would be drawn."""
     if row.text is not None or len(row.states) or row.lead or not saved.beginning:
         return row
-    return replace(row, states=torch.tensor(saved.beginning, dtype=torch.int64), said=len(saved.beginning))
+    return replace(row, states=torch.tensor(saved.beginning, dtype=torch.int64), prompted=len(saved.beginning))
 
 
 def start(saved: LoadedModel, row: Row) -> int:

@@ -42,14 +42,14 @@ class Row:
     """Whether it is the answer to a message."""
     lead: int = 0
     """Number of tokens at the front that the network encodes separately: sampling begins behind them."""
-    said: int = 0
+    prompted: int = 0
     """Number of states at the front that belong to the prompt: an end token among them ends nothing."""
 
     def end(self, words: Sequence[int], ends: Collection[int]) -> int:
         """Return the first position of ``ends`` behind those of the prompt; else the number of tokens."""
-        own = self.states[: self.said].tolist()
+        prompt = self.states[: self.prompted].tolist()
         places = range(self.first, len(words))
-        return next((i for i in places if words[i] in ends and own[i : i + 1] != [words[i]]), len(words))
+        return next((i for i in places if words[i] in ends and prompt[i : i + 1] != [words[i]]), len(words))
 
 
 def check_prompt(text: str, chat: bool = False) -> None:
@@ -187,7 +187,7 @@ def row(
         if saved.rows == "free" and saved.behind is not None:
             more = torch.full((-len(states) % block,), saved.behind)
             states = torch.cat([states, more])
-        return Row(text, states, len(states), len(saved.beginning), said=given)
+        return Row(text, states, len(states), len(saved.beginning), prompted=given)
     if chat:
         before = [] if system is None else [{"role": "system", "content": system}]
         stands = saved.encode(saved.chat([*before, {"role": "user", "content": text or ""}]))

@@ -279,7 +279,7 @@ def protocol(saved: LoadedModel, sampling: Sampling, seed: int, length: int) -> 
     }
 
 
-def told(settings: Mapping[str, Any]) -> str:
+def protocol_text(settings: Mapping[str, Any]) -> str:
     """Return a short description of a protocol: sampler, steps, temperature, top-p, and every option that was set."""
     always = ("temperature", "top_p")
     turned = [f for f in fields(Sampling) if f.name not in ("sampler", "steps") and settings[f.name] != f.default]

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import ddlib as dd
-from recipes.data.hub import ask
+from recipes.data.hub import lookup
 
 WEIGHTS = ("*.safetensors", "*.bin")
 
@@ -79,7 +79,7 @@ def load_scorer(name: str, device: torch.device | str = "cpu", bos: bool = False
     except ImportError as error:
         raise ModuleNotFoundError('generative perplexity needs transformers: pip install "ddlib[eval]"') from error
     # transformers tries five times for each of its files; by then it is known whether the hub can be reached
-    silent = None if Path(name).is_dir() else ask(name)
+    silent = None if Path(name).is_dir() else lookup(name)
     here = silent is not None or Path(name).is_dir()
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=here)

@@ -19,7 +19,7 @@ from recipes.data.sequences import Layout
 from recipes.data.tokens import SpecialIds
 from recipes.data.unknown import Symbols
 from recipes.metrics.conditioned import takes_labels
-from recipes.model_io.spelling import Talks, TokenizerProtocol
+from recipes.model_io.spelling import HasChatTemplate, TokenizerProtocol
 
 Precision = Literal["float32", "bfloat16"]
 """Precision of the network's products. In either, tokens are drawn with float64 uniforms and cumulative sums."""
@@ -116,9 +116,9 @@ class LoadedModel:
         Raises:
             ValueError: the tokenizer has no chat template.
         """
-        if not implements(self.tokenizer, Talks):
+        if not implements(self.tokenizer, HasChatTemplate):
             raise ValueError(f"chat: the tokenizer of {self.name} has no chat template, so there is no telling how")
-        return self.tokenizer.talk(messages, answers)
+        return self.tokenizer.format_chat(messages, answers)
 
     def class_of(self, label: str) -> int:
         """Return the index of a class, given by its name or its number.

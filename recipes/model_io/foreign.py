@@ -57,7 +57,7 @@ class Talking(Theirs):
     def template(self) -> str:
         return self._tokenizer.get_chat_template()
 
-    def talk(self, messages: Sequence[Mapping[str, str]], answers: bool = True) -> str:
+    def format_chat(self, messages: Sequence[Mapping[str, str]], answers: bool = True) -> str:
         from jinja2 import TemplateError  # local import: transformers requires it only with a template
 
         copies, on = [dict(message) for message in messages], bool(messages) and not answers

@@ -32,6 +32,6 @@ class LoadOptions:
         """Open the model; arguments as in ``open_saved``."""
         return open_saved(source, device, precision, **asdict(self))
 
-    def said(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, Any]:
         """Return the options that affect results, by name, without ``trust``."""
         return {name: value for name, value in asdict(self).items() if name != "trust" and value is not None}

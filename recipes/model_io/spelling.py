@@ -35,12 +35,12 @@ class TokenizerProtocol(Protocol):
 
 
 @runtime_checkable
-class Talks(Protocol):
+class HasChatTemplate(Protocol):
     """Tokenizer with a chat template."""
 
     template: str
     """The chat template."""
 
-    def talk(self, messages: Sequence[Mapping[str, str]], answers: bool = True) -> str:
+    def format_chat(self, messages: Sequence[Mapping[str, str]], answers: bool = True) -> str:
         """Format messages as a text; see ``LoadedModel.chat``."""
         ...

@@ -13,7 +13,7 @@ from ddlib.samplers import Sampler, SamplingContext, State
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.runtime.reverse_step import child_log_probs
 from ddlib.typing import HasLevelWeights, Times, Tokens
-from recipes.visualization.listening import Heard, listen
+from recipes.visualization.listening import StepOutputs, listen
 
 OnStep = Callable[[int, Tensor, Tensor], None]
 
@@ -98,7 +98,7 @@ class Filmed(Sampler):
         self.sampler, self.most = sampler, most
         self._told = on_step
         self._texts: list[Text] = []
-        self._heard: Heard | None = None
+        self._heard: StepOutputs | None = None
 
     @property
     def supports_step_distribution(self) -> bool:
@@ -106,7 +106,7 @@ class Filmed(Sampler):
 
     def init(self, run: SamplingContext) -> State:
         """Start the whole sequence, or the next block of it: calls continue those before."""
-        recorder = Heard(run.free.shape, run.free.device)
+        recorder = StepOutputs(run.free.shape, run.free.device)
         if self._heard is not None:
             recorder.calls += self._heard.calls
         self._run, self._heard = run, recorder
@@ -158,11 +158,11 @@ class Filmed(Sampler):
             text.frames.append(Frame(when, calls, []))
         for b, event in _events(self._run, self._heard, self._window, self._before, z):
             self._texts[b].frames[-1].events.append(event)
-        self._heard.said.clear()
+        self._heard.recorded.clear()
 
 
 def _events(
-    run: SamplingContext, recorder: Heard, window: slice, before: Tokens, after: Tokens
+    run: SamplingContext, recorder: StepOutputs, window: slice, before: Tokens, after: Tokens
 ) -> Iterator[tuple[int, Event]]:
     """Yield each change, with its sequence; the network is evaluated on the window alone."""
     b, i = (before != after).nonzero().unbind(1)
@@ -176,7 +176,7 @@ def _events(
     drawn = (inside & (mark != Mark.UP)).nonzero()[:, 0]  # an ascending position is noised, whatever the network
     for mine, predictions in recorder.before(b[drawn], i[drawn] - window.start, state[drawn]):
         places = drawn[mine]
-        for rows, states, log_probs in _laws(run, predictions, state[places]):
+        for rows, states, log_probs in _distributions(run, predictions, state[places]):
             some = places[rows]
             hit = states == state[some][:, None]
             chance[some] = torch.where(hit, log_probs.to(torch.float64).exp(), 0.0).sum(-1)
@@ -189,7 +189,7 @@ def _events(
         yield row, Event(position, now, Mark(kind), None if own != own else own, others)  # NaN != NaN
 
 
-def _laws(
+def _distributions(
     run: SamplingContext, predictions: Predictions, state: Int64[Tensor, "N"]
 ) -> Iterator[tuple[Int64[Tensor, "n"], Int64[Tensor, "n K"], Float[Tensor, "n K"]]]:
     """Yield the distributions from which positions got their states, from the network's outputs before.

@@ -10,7 +10,7 @@ from ddlib.samplers.runtime.model import ModelWrapper, Predictions
 from ddlib.typing import Logits, Times, Tokens
 
 
-class Heard:
+class StepOutputs:
     """Network outputs of the present step, and number of calls for each sequence.
 
     Args:
@@ -21,7 +21,7 @@ class Heard:
     def __init__(self, shape: torch.Size, device: torch.device) -> None:
         self.calls = torch.zeros(shape[0], dtype=torch.int64, device=device)
         """(B,) network calls so far that included each sequence."""
-        self.said: list[Predictions] = []
+        self.recorded: list[Predictions] = []
         """Outputs of the present step, in their order."""
         self._shape = shape
 
@@ -33,7 +33,7 @@ class Heard:
     def evaluate(self, predictions: Predictions, rows: int) -> None:
         """Record the output for a batch of so many rows, if these are the sequences."""
         if rows == len(self.calls):
-            self.said.append(predictions)
+            self.recorded.append(predictions)
 
     def before(
         self, b: Int64[Tensor, "n"], i: Int64[Tensor, "n"], state: Int64[Tensor, "n"]
@@ -43,7 +43,7 @@ class Heard:
         Positions that the network was not evaluated at are left out.
         """
         left = torch.ones_like(b, dtype=torch.bool)
-        for predictions in reversed(self.said):
+        for predictions in reversed(self.recorded):
             row = torch.full(self._shape, -1, dtype=torch.int64, device=b.device)
             row[predictions.b, predictions.i] = torch.arange(len(predictions.b), device=b.device)
             mine = row[b, i]
@@ -56,7 +56,7 @@ class Heard:
 class Listening(ModelWrapper):
     """Model wrapper that records its outputs."""
 
-    heard: Heard
+    heard: StepOutputs
 
     def __call__(self, z: Tokens, t: Times) -> Logits:
         last = self._last
@@ -81,7 +81,7 @@ class Listening(ModelWrapper):
         return torch.full_like(z[:, 0], not self.cache_last or self._last is not last, dtype=torch.bool)
 
 
-def listen(network: ModelWrapper, recorder: Heard) -> None:
+def listen(network: ModelWrapper, recorder: StepOutputs) -> None:
     """Record all outputs of this model wrapper in ``recorder``."""
     # in place, not by another wrapper: other code around the sampler uses the same object
     network.__class__ = type(Listening.__name__, (Listening, type(network)), {})

@@ -6,7 +6,7 @@ F64 = torch.float64
 
 
 class Kept:
-    """What ``ByBlocks`` keeps of words: the sum over their blocks."""
+    """Cache of ``ByBlocks``: the sums over the blocks of tokens."""
 
     def __init__(self, words, total):
         self.words, self.total = words, total
@@ -62,7 +62,7 @@ class Split(ByBlocks):
 
 
 class Sparse(Split):
-    """The same where it is asked."""
+    """The same at the positions of the call."""
 
     def features_at(self, z, t, positions, *, cache=None):
         return self.features(z, t, cache=cache).take_along_dim(positions[..., None], 1)

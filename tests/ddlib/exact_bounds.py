@@ -1,4 +1,4 @@
-"""The bound of a few words exactly, as a function of the speeds, for networks that are not told the time."""
+"""The bound of a few words exactly, as a function of the speeds, for networks that do not depend on the time."""
 
 import torch
 
@@ -11,12 +11,12 @@ PAIR = torch.tensor(
 PAIR = PAIR / PAIR.sum()
 
 
-def costs(process, law, network):
-    """What each position costs on average where the positions are in given levels, (levels,) * L + (L,).
+def costs(process, probs, network):
+    """Mean cost of each position where the positions are in given levels, (levels,) * L + (L,).
 
-    The divergence of a position knows neither the time nor the speeds: so these numbers are found once.
+    The divergence of a position depends neither on the time nor on the speeds: these numbers are computed once.
     """
-    length, half = law.ndim, torch.tensor([0.5], dtype=F64)
+    length, half = probs.ndim, torch.tensor([0.5], dtype=F64)
     states = torch.cartesian_prod(*[torch.arange(process.num_states)] * length).view(-1, length)
     words = torch.cartesian_prod(*[torch.arange(process.vocab_size)] * length).view(-1, length)
     x, z = words.repeat_interleave(len(states), 0), states.repeat(len(words), 1)
@@ -24,7 +24,7 @@ def costs(process, law, network):
     with torch.no_grad():
         level = process.level_of(z)
         reached = process.likelihood(z, x, t) / process.occupancies(t).gather(1, level)
-        mass = law.flatten().repeat_interleave(len(states)) * reached.prod(1)
+        mass = probs.flatten().repeat_interleave(len(states)) * reached.prod(1)
         kept = mass > 0
         x, z, t, level, mass = (each[kept] for each in (x, z, t, level, mass))
         divergence = process.weighted_divergence(network(z, t), x, z, t)[1]
@@ -49,19 +49,19 @@ def exact(process, found, points=90):
     return total / length
 
 
-def entropy(law):
-    """Of a text, in nats per token."""
-    return float(-torch.xlogy(law, law).sum()) / law.ndim
+def entropy(probs):
+    """Entropy of a sequence, in nats per token."""
+    return float(-torch.xlogy(probs, probs).sum()) / probs.ndim
 
 
-def texts(law, number, generator):
-    """Drawn from a joint law, (number, L)."""
-    flat = torch.multinomial(law.flatten(), number, replacement=True, generator=generator)
-    return torch.stack(torch.unravel_index(flat, law.shape), 1)
+def texts(probs, number, generator):
+    """Sequences drawn from a joint distribution, (number, L)."""
+    flat = torch.multinomial(probs.flatten(), number, replacement=True, generator=generator)
+    return torch.stack(torch.unravel_index(flat, probs.shape), 1)
 
 
 def poor_fit():
-    """A law of texts of three, over three words, and a network that looks at its neighbours and adds what they say."""
-    law = torch.randn(27, generator=torch.Generator().manual_seed(6), dtype=F64).softmax(0).view(3, 3, 3)
+    """Joint distribution of three tokens out of three, and a network that adds the contributions of its neighbours."""
+    probs = torch.randn(27, generator=torch.Generator().manual_seed(6), dtype=F64).softmax(0).view(3, 3, 3)
     before, after = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(106), dtype=F64)
-    return law, lambda z, t: before[z.roll(1, 1)] + after[z.roll(-1, 1)]
+    return probs, lambda z, t: before[z.roll(1, 1)] + after[z.roll(-1, 1)]

@@ -89,10 +89,10 @@ def at(t, rows=1):
 
 def never(z, t):
     """A network that must not be called."""
-    raise AssertionError("the network was asked")
+    raise AssertionError("the network was called")
 
 
-def tells_times(denoiser, block_size=None):
+def with_own_times(denoiser, block_size=None):
     """The same denoiser, as one that takes a time for each position."""
     denoiser.own_times = True
     if block_size is not None:
@@ -114,12 +114,13 @@ def sampled(process, sampler, steps=5):
 NAMES.update(LEVELS=LEVELS, never=never, sampled=sampled)
 
 
-def follows(tokens, law):
+def follows(tokens, probs):
     """True if sequences have the frequencies of a joint distribution, by exact binomial bounds."""
     index = torch.zeros(len(tokens), dtype=torch.int64)
     for column in tokens.unbind(1):
-        index = index * law.shape[0] + column
-    found = frequencies("sequences", ("sequence",), tally(index[:, None], law.numel())[0], law.flatten(), len(tokens))
+        index = index * probs.shape[0] + column
+    counts = tally(index[:, None], probs.numel())[0]
+    found = frequencies("sequences", ("sequence",), counts, probs.flatten(), len(tokens))
     return bool(((found.got - found.expected).abs() <= found.allowed).all())
 
 
@@ -161,7 +162,7 @@ def generate(process, denoiser, sampler=None, shape=(4, 5), seed=0, steps=7, **o
 
 
 def row_by_row(process, denoiser, sampler=None, shape=(4, 5), steps=7):
-    """The same rows, each sampled in a batch of its own."""
+    """The same rows, each sampled in a separate batch."""
     rows = (dd.KeyedGenerator(0, 0, torch.tensor([row])) for row in range(shape[0]))
     return torch.cat([dd.sample(process, denoiser, (1, shape[1]), sampler, steps, generator=one) for one in rows])
 

@@ -10,7 +10,7 @@ KINDS = four()
 
 
 class Counted:
-    """A denoiser that counts its calls and the rows that it was asked about."""
+    """A denoiser that counts its calls and their rows."""
 
     def __init__(self, inner):
         self.inner, self.calls, self.rows = inner, 0, 0

@@ -105,7 +105,7 @@ def test_drawn_hierarchies(hierarchy, seed, chunk, dim):
 
 @pytest.mark.slow
 def test_half_precision():
-    """Of float16: the interpreter cannot multiply bfloat16, see test_triton_gpu.py."""
+    """Float16, since the interpreter cannot multiply bfloat16; see test_triton_gpu.py."""
     process, tree = MANY["wide"]
     layer, noisy = batch(process, tree, dtype=torch.float16)
     agrees(process, tree, layer, noisy, 5e-3, weighting=dd.weightings.Clip(5.0))
@@ -131,7 +131,7 @@ def test_nan_is_not_lost():
     assert values[0, 0].isnan() and values.isfinite().sum() == values.numel() - 1
 
 
-def test_it_is_this_way_that_was_tested():
+def test_the_plan_groups_siblings():
     process, tree = MANY["four-levels"]
     _, (x, z, t) = batch(process, tree)
     rows = Rows(x.flatten(), z.flatten(), t.repeat_interleave(x.shape[1]))

@@ -73,7 +73,7 @@ def agrees(process, layer, noisy, tolerance=2e-5, chunk=None, **options):
 
 
 @every
-@pytest.mark.parametrize("mode", slow_but(["standard", "hard"], "standard"))
+@pytest.mark.parametrize("mode", slow_but(["standard", "hard", "edges"], "standard"))
 def test_values_and_gradients(process, mode):
     layer, noisy = batch(process)
     agrees(process, layer, noisy, mode=mode)
@@ -119,8 +119,8 @@ def test_extreme_logits(name):
     agrees(process, layer, noisy, tolerance=1e-4, weighting=dd.weightings.Clip(2.0))
 
 
-def test_words_that_are_ruled_out():
-    """A bias of -inf on words that are not asked for, whole tiles of them."""
+def test_excluded_tokens():
+    """A bias of -inf on tokens that are not needed, whole tiles of them."""
     process = MANY["wide"]
     layer, (x, z, t) = batch(process)
     with torch.no_grad():
@@ -133,7 +133,7 @@ def test_words_that_are_ruled_out():
 @pytest.mark.parametrize("kernel", ["online", "row"])
 def test_nan_is_not_lost(kernel, monkeypatch):
     if kernel == "online":
-        monkeypatch.delattr(row.InPlace, "__call__")  # without gradients nobody asks for it
+        monkeypatch.delattr(row.InPlace, "__call__")  # without gradients it is not called
     process = MANY["clusters"]
     layer, (x, z, t) = batch(process)
     z = torch.full_like(z, process.num_states - 1)
@@ -145,7 +145,7 @@ def test_nan_is_not_lost(kernel, monkeypatch):
 
 
 def test_evaluation_in_half_precision():
-    """Of float16: the interpreter cannot multiply bfloat16, see test_triton_gpu.py."""
+    """Float16, since the interpreter cannot multiply bfloat16; see test_triton_gpu.py."""
     process = MANY["four-levels"]
     layer, noisy = batch(process, dtype=torch.float16)
     with torch.no_grad():
@@ -270,7 +270,7 @@ def test_states_share_a_product_until_it_has_too_many_logits_without_effect(monk
 
 @pytest.mark.parametrize("name", ["masked", "clusters", "four-levels"])
 def test_the_host_waits_for_nothing_but_the_segments(name):
-    """Tensors without values: whoever asks for one fails."""
+    """Tensors without values: reading one fails."""
     x = torch.empty(6, dtype=torch.int64, device="meta")
     rows = Rows(x, x, torch.empty(6, dtype=F64, device="meta"))
     moved = copy.deepcopy(MANY[name]).to("meta")

@@ -1,4 +1,4 @@
-"""What identifies a part: its arguments as plain values, which make it again, and which a state dict is held to."""
+"""Identity of a part: its arguments as plain values, which rebuild it and are compared with a state dict."""
 
 import copy
 import inspect
@@ -245,9 +245,9 @@ DIFFERENT = {
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_the_state_of_another_process_is_refused_with_the_first_difference(name, strict):
-    mine, other, said = DIFFERENT[name]
+    mine, other, message = DIFFERENT[name]
     net, state = Net(copy.deepcopy(mine)), Net(other).state_dict()
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         net.load_state_dict(state, strict)
     assert apart(net.process, mine) == ""
     net.load_state_dict(Net(copy.deepcopy(mine)).state_dict(), strict)
@@ -301,7 +301,7 @@ OLD = load_file(Path(__file__).parent / "old_states.safetensors")
 
 
 def before(name):
-    """What a state dict of ddlib 0.1.0 has of a process."""
+    """State dict of a process as ddlib 0.1.0 wrote it."""
     return {key.partition("/")[2]: value.clone() for key, value in OLD.items() if key.startswith(f"{name}/")}
 
 
@@ -323,16 +323,16 @@ NOW = {
 
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("name", NOW)
-def test_state_of_0_1_0_loads_and_says_what_was_not_compared(name, strict):
+def test_state_of_0_1_0_loads_and_warns_of_values_that_are_not_compared(name, strict):
     net = Net(NOW[name]())
     state = net.linear.state_dict(prefix="linear.") | before(name)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = net.load_state_dict(state, strict)
     assert not found.missing_keys and not found.unexpected_keys
-    said = [str(warning.message) for warning in caught]
+    warned = [str(warning.message) for warning in caught]
     compared = "only its constants were compared" if before(name) else "nothing was compared"
-    assert len(said) == 1 and compared in said[0]
+    assert len(warned) == 1 and compared in warned[0]
     if name == "learned":
         assert net.process.hierarchy.speeds != NOW[name]().hierarchy.speeds
         assert torch.equal(net.process.hierarchy.learned.log, before(name)["process.hierarchy.learned.log"])
@@ -342,7 +342,7 @@ def test_state_of_0_1_0_loads_and_says_what_was_not_compared(name, strict):
 
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize(
-    ("name", "other", "said"),
+    ("name", "other", "message"),
     [
         (
             "hierarchical",
@@ -356,8 +356,8 @@ def test_state_of_0_1_0_loads_and_says_what_was_not_compared(name, strict):
         ("ragged", 0.7, r"families\.0\.process\.hierarchy\.maps\.0\.spread\[0\] is 0\.2 there, 0\.3 here"),
     ],
 )
-def test_state_of_0_1_0_of_another_process_is_refused(name, other, said, strict):
-    with pytest.raises(ValueError, match=said):
+def test_state_of_0_1_0_of_another_process_is_refused(name, other, message, strict):
+    with pytest.raises(ValueError, match=message):
         Net(NOW[name](other)).load_state_dict(before(name), strict)
 
 

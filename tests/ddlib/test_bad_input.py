@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("as_users_call")
 NAN, INF = math.nan, math.inf
 MASKED, CLUSTERS, UNIFORM = dd.presets.mdlm(5), dd.presets.hdlm([0, 0, 1, 1, 1]), Uniform(5, Linear())
 X, Z, T = torch.tensor([[0, 3, 4]]), torch.tensor([[0, 5, 5]]), torch.tensor([0.5])
-LOGITS, LAW, MASK = torch.zeros(1, 3, 5), torch.full((1, 3, 5), 0.2), torch.ones(1, 3, dtype=torch.bool)
+LOGITS, PROBS, MASK = torch.zeros(1, 3, 5), torch.full((1, 3, 5), 0.2), torch.ones(1, 3, dtype=torch.bool)
 META = torch.device("meta")
 EDGE = Map(torch.tensor([0, 1, 1]), 2)
 WIGGLE = "1 - t + 16 * t**2 * (1 - t)**2 * (2*t - 1)"  # rises around t = 1/2
@@ -50,7 +50,7 @@ def keyed(seed=0, step=0, index=None):
     return dd.KeyedGenerator(seed, step, torch.arange(1) if index is None else index)
 
 
-def clock(formula):
+def schedule(formula):
     """A process on a user's own schedule."""
     return Masked(5, type("Mine", (Schedule,), {"alpha": lambda self, t, xp=torch: formula(t)})())
 
@@ -97,12 +97,12 @@ HIERARCHY = r"""
     Map(torch.tensor([0, -1]), 2) | ValueError | parents holds -1
 """
 SCHEDULE = r"""
-    clock(lambda t: 1 - t / 2) | ValueError | Mine: alpha\(1\) is 0.5, must be 0
-    clock(lambda t: 0.9 * (1 - t)) | ValueError | Mine: alpha\(0\) is 0.9, must be 1
-    clock(lambda t: t * NAN) | ValueError | Mine: alpha\(0\) is nan.*finite
-    clock(lambda t: (1 - 2 * t).clamp_min(0)) | ValueError | Mine.*decrease
-    clock(lambda t: 1 - t + 0.2 * torch.sin(6 * math.pi * t)) | ValueError | Mine: alpha\(.*\[0, 1\]
-    clock(lambda t: eval(WIGGLE)) | ValueError | Mine: alpha does not decrease after t = 0.3.*strictly
+    schedule(lambda t: 1 - t / 2) | ValueError | Mine: alpha\(1\) is 0.5, must be 0
+    schedule(lambda t: 0.9 * (1 - t)) | ValueError | Mine: alpha\(0\) is 0.9, must be 1
+    schedule(lambda t: t * NAN) | ValueError | Mine: alpha\(0\) is nan.*finite
+    schedule(lambda t: (1 - 2 * t).clamp_min(0)) | ValueError | Mine.*decrease
+    schedule(lambda t: 1 - t + 0.2 * torch.sin(6 * math.pi * t)) | ValueError | Mine: alpha\(.*\[0, 1\]
+    schedule(lambda t: eval(WIGGLE)) | ValueError | Mine: alpha does not decrease after t = 0.3.*strictly
     Uniform(5, None) | TypeError | schedule is None.*Schedule
     Hierarchical([[0, 0, 1]], Linear()) | TypeError | hierarchy is \[\[0, 0, 1\]\].*Hierarchy
     Symbolic("t**2") | ValueError | t\*\*2 tends to 0 at t = 0, must be 1
@@ -129,7 +129,7 @@ SCHEDULE = r"""
     MASKED.rate_matrix(2.0) | ValueError | t holds 2.0.*\[0, 1\]
     MASKED.rate_matrix(T) | ValueError | t has shape \(1,\), must be a scalar
     UNIFORM.transition(0.5, 0.2) | ValueError | s = 0.5 must be at most t = 0.2
-    CLUSTERS.posterior(LAW, Z, T, T) | ValueError | s = 0.5 must be below t = 0.5, at \(0,\)
+    CLUSTERS.posterior(PROBS, Z, T, T) | ValueError | s = 0.5 must be below t = 0.5, at \(0,\)
     GIDD(5, p_uniform=1.0) | ValueError | p_uniform is 1.0.*\[0, 1\)
     GIDD(5, p_uniform=0.1, gamma=3.0) | ValueError | gamma is 3.0.*\(0, 2\].*negative
     RateMatrix(torch.tensor([[-1.0, 1.0], [0.5, -1.0]]), Linear()) | ValueError | row 1 sums to -0.5.*0
@@ -174,7 +174,7 @@ LOGIT = r"""
     generate(denoiser=lambda z, t: (scores(z, t),)) | TypeError | logits has type tuple.*tensor
     nelbo(method="closed") | ValueError | method is 'closed'.*'auto', 'generic'
     nelbo(parameterization="x0") | ValueError | parameterization is 'x0'.*'cavity', 'posterior'
-    CLUSTERS.posterior(LAW[..., :4], Z, T, T / 2) | ValueError | p has shape \(1, 3, 4\).*\(1, 3, 5\)
+    CLUSTERS.posterior(PROBS[..., :4], Z, T, T / 2) | ValueError | p has shape \(1, 3, 4\).*\(1, 3, 5\)
     dd.weightings.Clip(1.0, low=2.0) | ValueError | low is 2.0, high 1.0.*low <= high
     dd.weightings.Clip(NAN) | ValueError | low is 0.0, high nan
     dd.weightings.Clip("2") | TypeError | high is '2', must be a number
@@ -209,7 +209,7 @@ DEVICE = r"""
     nelbo(process=dd.presets.gidd(5, 0.2).to(META)) | ValueError | one device.*process on meta
     nelbo(LOGITS.to(META)) | ValueError | one device.*logits on meta
     loss(mask=MASK.to(META), count_padding=False) | ValueError | one device.*mask on meta
-    CLUSTERS.posterior(LAW.to(META), Z, T, T / 2) | ValueError | one device.*p on meta
+    CLUSTERS.posterior(PROBS.to(META), Z, T, T / 2) | ValueError | one device.*p on meta
     MASKED.sample(X, T, keyed(index=torch.arange(1).to(META))) | ValueError | generator is on meta.*cpu
     generate(generator=keyed(index=torch.arange(1).to(META))) | ValueError | generator is on meta.*cpu
     generate(device="meta") | ValueError | one device.*process on cpu

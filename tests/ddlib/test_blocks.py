@@ -1,4 +1,4 @@
-"""Texts drawn block by block: the same law, the same words with what is kept, prompts, endings and knobs."""
+"""Sequences drawn block by block: distribution, tokens with a cache, prompts, endings and options."""
 
 from itertools import pairwise
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from block_networks import F64, NETWORKS, ByBlocks, Forgetful, Sparse
 from cases import examples, slow_but
-from fixtures import THREE_TOKENS, follows, joint, tells_times
+from fixtures import THREE_TOKENS, follows, joint, with_own_times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -39,31 +39,31 @@ EACH = [CASES[i] if i in NOW else pytest.param(*CASES[i], marks=pytest.mark.nigh
 
 @pytest.mark.statistical
 @pytest.mark.parametrize(("name", "pace", "sampler", "steps"), EACH)
-def test_two_words_follow_their_joint_law_at_any_pace(name, pace, sampler, steps):
-    process, law = PROCESSES[name], joint(3, 2)
+def test_two_tokens_follow_their_joint_distribution_at_any_pace(name, pace, sampler, steps):
+    process, probs = PROCESSES[name], joint(3, 2)
     if isinstance(sampler, FirstHitting | Remask) and name not in ("masks", "two levels"):
         sampler = Ancestral()  # those serve processes with levels
-    best = tells_times(exact_cavity(process, law))
+    best = with_own_times(exact_cavity(process, probs))
     words = dd.sample(process, best, (DRAWS, 2), sampler, steps, pace=pace, generator=noise(1))
-    assert follows(words, law)
+    assert follows(words, probs)
 
 
 @pytest.mark.statistical
 def test_three_words_in_blocks_of_one_follow_theirs_in_one_step_each():
-    process, law = PROCESSES["two levels"], joint(3, 3, seed=2)
-    words = dd.sample(process, tells_times(exact_cavity(process, law)), (DRAWS, 3), None, 1, pace=LeftToRight())
-    assert follows(words, law)
+    process, probs = PROCESSES["two levels"], joint(3, 3, seed=2)
+    words = dd.sample(process, with_own_times(exact_cavity(process, probs)), (DRAWS, 3), None, 1, pace=LeftToRight())
+    assert follows(words, probs)
 
 
 @pytest.mark.statistical
 def test_words_behind_a_block_are_seen():
-    process, law = PROCESSES["GIDD"], joint(3, 3, seed=2)
+    process, probs = PROCESSES["GIDD"], joint(3, 3, seed=2)
     prompt = torch.tensor([4, 4, 1]).clamp_max(process.num_states - 1)
     words = dd.sample(
-        process, tells_times(exact_cavity(process, law)), (DRAWS, 3), None, 2, prompt, infill=True, pace=LeftToRight(),
-        generator=noise(3),
+        process, with_own_times(exact_cavity(process, probs)), (DRAWS, 3), None, 2, prompt, infill=True,
+        pace=LeftToRight(), generator=noise(3),
     )  # fmt: skip
-    assert (words[:, 2] == 1).all() and follows(words[:, :2], law[:, :, 1] / law[:, :, 1].sum())
+    assert (words[:, 2] == 1).all() and follows(words[:, :2], probs[:, :, 1] / probs[:, :, 1].sum())
 
 
 TODAY = [Ancestral(), Psi(0.5)]
@@ -72,9 +72,9 @@ TODAY = [Ancestral(), Psi(0.5)]
 @pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("name", PROCESSES)
 @pytest.mark.parametrize("sampler", slow_but(TODAY, TODAY[1]), ids=str)
-def test_one_block_and_together_are_today_s_words(name, sampler):
+def test_one_block_and_together_draw_the_tokens_without_a_pace(name, sampler):
     process = PROCESSES[name]
-    denoiser = tells_times(exact_cavity(process, joint(3, 2)))
+    denoiser = with_own_times(exact_cavity(process, joint(3, 2)))
     for make in (lambda: noise(4), lambda: dd.KeyedGenerator(1, 2, torch.arange(64))):
         want = dd.sample(process, denoiser, (64, 2), sampler, 7, generator=make())
         for pace in (Together(), Blocks(2)):
@@ -90,7 +90,7 @@ class Squared(Pace):
 
 def test_a_pace_of_one_time_per_text_is_a_grid():
     process, grid = PROCESSES["two levels"], torch.linspace(1, 0, 6, dtype=F64)
-    denoiser = exact_cavity(process, joint(3, 2))  # it need not be told times of positions
+    denoiser = exact_cavity(process, joint(3, 2))  # it need not take times per position
     words = dd.sample(process, denoiser, (32, 2), Euler(), 5, pace=Squared(), generator=noise(5))
     assert torch.equal(words, dd.sample(process, denoiser, (32, 2), Euler(), times=grid**2, generator=noise(5)))
 
@@ -111,7 +111,7 @@ KNOBS = st.fixed_dictionaries(
     st.sampled_from([(1, 2), (2, 2), (2, 4), (3, 3)]), st.sampled_from([Ancestral(), Psi(0.5), Confidence()]), KNOBS,
     st.integers(0, 3), st.integers(0, 99),
 )  # fmt: skip
-def test_the_same_words_with_and_without_what_is_kept(name, network, sizes, sampler, knobs, given_words, seed):
+def test_the_same_tokens_with_and_without_a_cache(name, network, sizes, sampler, knobs, given_words, seed):
     process, (own, size) = PROCESSES[name], sizes
     if (
         isinstance(sampler, Confidence)
@@ -141,14 +141,14 @@ def short(size=2, words=4, **more):
 
 
 def seen_by(denoiser, length=8, **options):
-    """What shapes a denoiser is asked about."""
+    """Shapes of the calls of a denoiser."""
     process = dd.presets.mdlm(3)
     network = denoiser(process.num_states, 3, 2)
     words = dd.sample(process, network, (3, length), None, 2, pace=Blocks(2), generator=noise(0), **options)
     return words, network
 
 
-def test_what_is_kept_is_not_computed_again():
+def test_cached_blocks_are_not_computed_again():
     words, network = seen_by(Sparse)
     assert {n for _, n in network.seen} == {2} and network.prefilled == 3 * 6
     again, network = seen_by(Sparse, keep=False)
@@ -158,7 +158,7 @@ def test_what_is_kept_is_not_computed_again():
     assert {n for _, n in network.seen} == {2, 4, 6, 8} and torch.equal(words, again)
 
 
-def test_blocks_of_another_size_show_what_is_behind():
+def test_blocks_of_another_size_show_later_positions():
     process = dd.presets.mdlm(3)
     network = ByBlocks(process.num_states, 3, 4)
     dd.sample(process, network, (3, 8), None, 2, pace=Blocks(2), generator=noise(0))
@@ -167,50 +167,52 @@ def test_blocks_of_another_size_show_what_is_behind():
 
 def listened(process, network, prompt=None, length=6, steps=2, size=2, rows=2, **options):
     """The words, and what ``on_step`` was shown."""
-    told_of = []
+    steps_seen = []
     words = dd.sample(
         process, network, (rows, length), None, steps, prompt, pace=Blocks(size), generator=noise(2),
-        on_step=lambda k, t, z: told_of.append((k, t.clone(), z.clone())), **options,
+        on_step=lambda k, t, z: steps_seen.append((k, t.clone(), z.clone())), **options,
     )  # fmt: skip
-    return words, told_of
+    return words, steps_seen
 
 
 def test_steps_show_the_whole_text_and_count_over_blocks():
     process, network = short()
-    words, told_of = listened(process, network)
-    assert [k for k, _, _ in told_of] == list(range(-1, 6))
-    assert all(t.shape == z.shape == (2, 6) for _, t, z in told_of)
-    assert told_of[1][1][0].tolist() == [0.5, 0.5, 1, 1, 1, 1]
-    assert told_of[3][1][0].tolist() == [0, 0, 0.5, 0.5, 1, 1]
-    for _, t, z in told_of:
+    words, steps_seen = listened(process, network)
+    assert [k for k, _, _ in steps_seen] == list(range(-1, 6))
+    assert all(t.shape == z.shape == (2, 6) for _, t, z in steps_seen)
+    assert steps_seen[1][1][0].tolist() == [0.5, 0.5, 1, 1, 1, 1]
+    assert steps_seen[3][1][0].tolist() == [0, 0, 0.5, 0.5, 1, 1]
+    for _, t, z in steps_seen:
         assert (z[t == 1] == 4).all() and torch.equal(z[t == 0], words[t == 0])
 
 
 def test_blocks_of_the_prompt_are_not_drawn_and_others_are_filled_in():
     process, network = short()
     prompt = torch.tensor([[0, 1, 2, 4, 4, 3, 1, 0]] * 2)
-    words, told_of = listened(process, network, prompt, length=8, infill=True)
+    words, steps_seen = listened(process, network, prompt, length=8, infill=True)
     stands = prompt < 4
     assert torch.equal(words[stands], prompt[stands]) and words.max() < 4
-    assert len(told_of) == 1 + 2 * 2  # two blocks of four hold masks
-    assert (told_of[0][1][:, 6:] == 0).all() and torch.equal(told_of[0][2][:, 6:], prompt[:, 6:])
+    assert len(steps_seen) == 1 + 2 * 2  # two blocks of four hold masks
+    assert (steps_seen[0][1][:, 6:] == 0).all() and torch.equal(steps_seen[0][2][:, 6:], prompt[:, 6:])
 
 
 @pytest.mark.usefixtures("checked_in_full")
 def test_no_block_is_computed_behind_the_ends_of_all_texts():
     process, network = short()
-    law = torch.tensor([0.0, 0.0, 30.0, 0.0])
+    probs = torch.tensor([0.0, 0.0, 30.0, 0.0])
 
     class Ends(ByBlocks):
         def __call__(self, z, t, *, clean=None, cache=None):
             first = 0 if cache is None else cache.words.shape[1]
             here = first + torch.arange(z.shape[1])
-            return super().__call__(z, t, cache=cache) + torch.where(here[:, None] >= 3, law.double(), -law.double())
+            return super().__call__(z, t, cache=cache) + torch.where(
+                here[:, None] >= 3, probs.double(), -probs.double()
+            )
 
     network, ending = Ends(5, 4, 2, length=40), EndOfText(2, fill=1)
     words = dd.sample(process, network, (3, 40), None, 2, endings=[ending], pace=Blocks(2), generator=noise(1))
     assert (words[:, 3] == 2).all() and (words[:, 4:] == 1).all() and (words[:, :3] != 2).all()
-    assert network.prefilled == 3 * 2  # the second block is the last that is asked about
+    assert network.prefilled == 3 * 2  # the second block is the last that is evaluated
     several = EndOfText(2, last=False)
     words = dd.sample(process, network, (3, 40), None, 2, endings=[several], pace=Blocks(2), generator=noise(1))
     assert (words[:, 3:] == 2).all() and network.prefilled == 3 * (2 + 38)
@@ -282,7 +284,7 @@ def at_pace(pace, sampler=None, denoiser=Unasked(4, 3, 2)):  # noqa: B008
     return dd.sample(dd.presets.mdlm(3), denoiser, (2, 6), sampler, 2, pace=pace)
 
 
-test_what_cannot_be_served_is_refused = refuses(r"""
+test_unsupported_models_are_refused = refuses(r"""
     at_pace(Blocks(4)) | ValueError | size is 4, must divide the length of the text, 6
     at_pace(Blocks(2), Particles.examples()[0]) | TypeError | pace is Blocks.size=2., which Particles.*several texts
     at_pace(Ramp(), Euler()) | TypeError | pace is Ramp.lag=1.0., which Euler.*Ancestral.. serves it
@@ -297,7 +299,7 @@ test_what_cannot_be_served_is_refused = refuses(r"""
 
 
 @pytest.mark.parametrize("sampler", [Ancestral(), Psi(0.3)], ids=str)
-def test_positions_whose_time_stands_still_stay_what_they_are(sampler):
+def test_positions_at_a_fixed_time_keep_their_state(sampler):
     process, seen = PROCESSES["uniform"], []
     dd.sample(
         process, ByBlocks(3, 3, 2), (20, 4), sampler, 4, pace=RandomOrder(2), generator=noise(0),
@@ -313,10 +315,10 @@ def test_times_of_positions_are_keyed_by_the_text(pace):
     process, network = PROCESSES["two levels"], ByBlocks(6, 3, 2)
     words = dd.sample(process, network, (6, 4), None, 3, pace=pace, seeds=range(6))
     assert torch.equal(dd.sample(process, network, (2, 4), None, 3, pace=pace, seeds=[2, 3]), words[2:4])
-    told_of = []
+    steps_seen = []
     dd.sample(
-        process, network, (2, 4), None, 3, pace=pace, seeds=[2, 3], on_step=lambda k, t, z: told_of.append(t.clone())
+        process, network, (2, 4), None, 3, pace=pace, seeds=[2, 3], on_step=lambda k, t, z: steps_seen.append(t.clone())
     )
-    assert len(told_of) == 3 * pace.parts(4) + 1 and told_of[0].shape == (2, 4)
-    path = torch.stack(told_of)
+    assert len(steps_seen) == 3 * pace.parts(4) + 1 and steps_seen[0].shape == (2, 4)
+    path = torch.stack(steps_seen)
     assert (path[0] == 1).all() and (path[-1] == 0).all() and (path.diff(dim=0) <= 0).all()

@@ -9,7 +9,7 @@ from cases import slow_but
 import ddlib as dd
 from ddlib.testing.oracle import exact_cavity, integrate_bound
 
-LAW = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+PROBS = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 
 
 ODD = dd.schedules.Geometric(0.3, 1.5)
@@ -25,10 +25,10 @@ UNFINISHED = [
 @pytest.mark.parametrize("process", slow_but(UNFINISHED, UNFINISHED[1]), ids=lambda p: type(p).__name__)
 def test_three_terms_make_a_bound_where_the_integral_alone_does_not(process):
     """Exactly, by sums over words and states: integral + prior + reconstruction >= entropy > integral."""
-    cavity = exact_cavity(process, LAW)
+    cavity = exact_cavity(process, PROBS)
     x = torch.arange(3)[:, None]
     start, end = torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
-    diffusion = integrate_bound(process, LAW, cavity)
+    diffusion = integrate_bound(process, PROBS, cavity)
     z = torch.arange(process.num_states)
     left = torch.zeros((), dtype=torch.float64)
     for word in range(3):
@@ -37,15 +37,15 @@ def test_three_terms_make_a_bound_where_the_integral_alone_does_not(process):
         chance = process.likelihood(z[:, None], here, t)[:, 0]
         seen = chance > 0
         value = dd.reconstruction(process, cavity(z[seen, None], t[seen]), here[seen], z[seen, None], t[seen])
-        left = left + LAW[word] * (chance[seen] * value[:, 0]).sum()
-    prior = (LAW * process.prior_kl(x, end)[:, 0]).sum()
-    entropy = -(LAW * LAW.log()).sum()
+        left = left + PROBS[word] * (chance[seen] * value[:, 0]).sum()
+    prior = (PROBS * process.prior_kl(x, end)[:, 0]).sum()
+    entropy = -(PROBS * PROBS.log()).sum()
     assert diffusion < entropy - 0.05
     assert diffusion + left + prior >= entropy - 1e-9
     # with the prior replaced by the true marginal at t = 1 the bound is tight
-    marginal = process.predictive(LAW[None, None], end[:1])[0, 0]
+    marginal = process.predictive(PROBS[None, None], end[:1])[0, 0]
     rows = process.marginal(x, end)[:, 0]
-    tight = (LAW[:, None] * (torch.xlogy(rows, rows) - torch.xlogy(rows, marginal))).sum()
+    tight = (PROBS[:, None] * (torch.xlogy(rows, rows) - torch.xlogy(rows, marginal))).sum()
     assert float(diffusion + left + tight) == pytest.approx(float(entropy), abs=2e-6)
     assert (process.likelihood(x, x, start) < 1).all()
 
@@ -58,10 +58,10 @@ def test_cutting_time_short_is_paid_for(process, interval):
     """Monte Carlo of the public estimate: never below the entropy, whatever part of time is used."""
     n = 60_000
     generator = torch.Generator().manual_seed(0)
-    x = torch.multinomial(LAW, n, replacement=True, generator=generator)[:, None]
-    cavity = LAW.log().float()
+    x = torch.multinomial(PROBS, n, replacement=True, generator=generator)[:, None]
+    cavity = PROBS.log().float()
     result = dd.bound(process, lambda z, t: cavity.expand(*z.shape, -1), x, generator, interval=interval)
-    entropy = float(-(LAW * LAW.log()).sum())
+    entropy = float(-(PROBS * PROBS.log()).sum())
     error = float(result.total.std()) / math.sqrt(n)
     assert float(result.total.mean()) > entropy - 4 * error
     if interval == (0.0, 1.0):
@@ -73,7 +73,7 @@ def test_cutting_time_short_is_paid_for(process, interval):
         assert float(result.diffusion.mean()) < entropy
 
 
-def test_the_denoiser_is_asked_twice_only_where_the_clean_end_is_not_exact():
+def test_the_denoiser_is_called_twice_only_if_the_clean_end_is_not_exact():
     calls = []
 
     def denoiser(z, t):

@@ -24,13 +24,13 @@ def cumulative(weights):
 
 
 def contains(weights, u, index, tolerance):
-    """Whether each u lies in its index's slice of the CDF, widened by ``tolerance``."""
+    """True for each u in its index's slice of the CDF, widened by ``tolerance``."""
     below, above = (edge.gather(-1, index[:, None])[:, 0] for edge in cumulative(weights))
     return (u >= below - tolerance) & (u <= above + tolerance)
 
 
 @st.composite
-def laws(draw_):
+def weights_and_uniforms(draw_):
     """Weights of 1 to 400 states over many orders of magnitude, some zero, at least one not; and uniforms."""
     count = draw_(st.integers(1, 400))
     generator = torch.Generator().manual_seed(draw_(st.integers(0, 2**31)))
@@ -44,18 +44,18 @@ def laws(draw_):
 
 
 @settings(max_examples=examples(100))
-@given(laws(), st.sampled_from([torch.float64, torch.float32]))
-def test_draw_inverts_the_cumulative_distribution_and_never_returns_zero_weight(law, dtype):
-    weights, u = law[0].to(dtype), law[1]
+@given(weights_and_uniforms(), st.sampled_from([torch.float64, torch.float32]))
+def test_draw_inverts_the_cumulative_distribution_and_never_returns_zero_weight(inputs, dtype):
+    weights, u = inputs[0].to(dtype), inputs[1]
     index = draw(weights, u)
     assert bool((weights.gather(1, index[:, None]) > 0).all())
     assert bool(contains(weights, u, index, 1e-14 if dtype == torch.float64 else 1e-6).all())
 
 
 @settings(max_examples=examples(100))
-@given(laws(), st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]))
-def test_draw_logits_is_draw_of_the_softmax(law, dtype):
-    logits, u = law[0].log().to(dtype), law[1]
+@given(weights_and_uniforms(), st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]))
+def test_draw_logits_is_draw_of_the_softmax(inputs, dtype):
+    logits, u = inputs[0].log().to(dtype), inputs[1]
     exact = logits.to(torch.float64).softmax(-1)
     index = draw_logits(logits, u)
     assert bool((exact.gather(1, index[:, None]) > 0).all())
@@ -63,9 +63,9 @@ def test_draw_logits_is_draw_of_the_softmax(law, dtype):
 
 
 @settings(max_examples=examples(50))
-@given(laws(), st.integers(-800, 800))
-def test_neither_scale_of_weights_nor_shift_of_logits_matters(law, shift):
-    weights, u = law
+@given(weights_and_uniforms(), st.integers(-800, 800))
+def test_neither_scale_of_weights_nor_shift_of_logits_matters(inputs, shift):
+    weights, u = inputs
     assert torch.equal(draw(weights, u), draw(weights * 2.0**shift, u))
     assert bool(contains(weights, u, draw_logits(weights.log() + shift, u), 1e-11).all())
 
@@ -83,8 +83,8 @@ def test_the_slice_of_uniforms_of_every_state_is_as_wide_as_its_float32_weight(c
         reached = draw(weights.expand(count - 1, -1), middle.clamp(max=LAST)) >= state
         low, high = torch.where(reached, low, middle), torch.where(reached, middle, high)
     edges = torch.cat([torch.zeros(1), high, torch.ones(1)])
-    law = weights.double() / weights.double().sum()
-    torch.testing.assert_close(edges.diff(), law, rtol=1e-6, atol=1e-15)
+    probs = weights.double() / weights.double().sum()
+    torch.testing.assert_close(edges.diff(), probs, rtol=1e-6, atol=1e-15)
 
 
 def test_the_last_uniform_draws_the_last_state_that_has_weight():
@@ -99,7 +99,7 @@ def test_the_last_uniform_draws_the_last_state_that_has_weight():
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 9, 10, 16, 17, 99, 100, 101])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_law_on_one_state_gives_that_state_for_every_uniform(count, dtype):
+def test_a_distribution_on_one_state_gives_that_state_for_every_uniform(count, dtype):
     """Every place in a block and every u, 0 and just below 1 included; zeros stand at every block edge but one."""
     u = torch.tensor([0.0, 2.0**-53, 0.3, 0.999999, LAST], dtype=torch.float64)
     for state in range(count):
@@ -130,7 +130,7 @@ def test_rows_are_drawn_independently_and_inputs_stay():
     assert torch.equal(weights, copies[0]) and torch.equal(u, copies[1])
 
 
-def unmasking_law(steps):
+def unmasking_probs(steps):
     """A mask that goes, in one of ``steps`` steps, to one of V equally likely words; the mask is the last state."""
     logits = torch.full((1, V + 1), math.log(1 / steps / V))
     logits[0, V] = math.log1p(-1 / steps)
@@ -140,7 +140,7 @@ def unmasking_law(steps):
 @pytest.mark.parametrize("mask_first", [False, True])
 def test_the_rarest_words_of_a_large_vocabulary_keep_their_probability(mask_first):
     """Float32 Gumbel noise keeps 42 % of these unmaskings: here the slice of u that unmasks is 1/4096 wide."""
-    logits = unmasking_law(4096).flip(1) if mask_first else unmasking_law(4096)
+    logits = unmasking_probs(4096).flip(1) if mask_first else unmasking_probs(4096)
     mask = 0 if mask_first else V
     rows = 64
     offset = 0.5 / rows + torch.arange(rows, dtype=torch.float64) / rows  # twice the slice, evenly covered
@@ -156,18 +156,18 @@ def test_the_rarest_words_of_a_large_vocabulary_keep_their_probability(mask_firs
 @pytest.mark.parametrize(("mass", "width"), [(1 / 4096, 2**8), (3e-8, 2**16)])
 def test_the_expected_number_of_rare_events_is_drawn(mass, width):
     """A state of weight 1 and a tail of 64 that share ``mass``, below float32's last bit of 1 or not."""
-    law = torch.tensor([[1.0] + [mass / 64] * 64])
+    probs = torch.tensor([[1.0] + [mass / 64] * 64])
     n, generator = 2**17, torch.Generator().manual_seed(0)
     # uniforms below 1 - 1 / width all draw the first state, so only those above are drawn: n * width draws in effect
     u = (width - 1 + torch.rand(n, dtype=torch.float64, generator=generator)) / width
     assert mass < 1 / width
     expected = n * width * mass
-    assert abs(int((draw(law.expand(n, -1), u) > 0).sum()) - expected) < 4 * math.sqrt(expected)
+    assert abs(int((draw(probs.expand(n, -1), u) > 0).sum()) - expected) < 4 * math.sqrt(expected)
 
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_drawn_counts_follow_the_law_of_half_precision_logits(dtype):
+def test_drawn_counts_follow_half_precision_logits(dtype):
     generator = torch.Generator().manual_seed(0)
     logits = (2 * torch.randn(1, 200, generator=generator)).to(dtype)
     n = 40_000
@@ -196,7 +196,7 @@ class LargestDouble(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_no_float64_copy_of_the_law_is_made(dtype):
+def test_no_float64_copy_of_the_probabilities_is_made(dtype):
     logits = torch.zeros(64, V, dtype=dtype)
     u = torch.linspace(0, LAST, 64, dtype=torch.float64)
     with LargestDouble() as recorder:

@@ -1,4 +1,4 @@
-"""Child logits: a law over words, the same bound, from the columns of a family."""
+"""Child logits: probabilities of tokens, the same bound, from the columns of a family."""
 
 import pytest
 import torch
@@ -56,19 +56,19 @@ every = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_the_word_law_is_the_product_of_the_child_laws_on_the_way_down(name):
+def test_token_probabilities_are_products_of_child_probabilities(name):
     tree, logits = TREES[name], torch.randn(TREES[name].num_states - 1, dtype=F64)
     shares = {}
     for level, edge in enumerate(tree.maps):
         for parent in range(edge.num_parents):
             family = (edge.parents == parent).nonzero()[:, 0] + tree.offsets[level]
             shares |= dict(zip(family.tolist(), logits[family].softmax(0).tolist(), strict=True))
-    law = []
+    probs = []
     for word in range(tree.vocab_size):
         ancestors = [tree.offsets[i] + int(tree.between(0, i).parents[word]) for i in range(1, tree.depth)]
-        law.append(torch.tensor([shares[state] for state in (word, *ancestors)]).prod())
+        probs.append(torch.tensor([shares[state] for state in (word, *ancestors)]).prod())
     found = dd.token_logits(tree, logits).exp()
-    assert torch.allclose(found, torch.stack(law).double(), rtol=1e-6) and abs(float(found.sum()) - 1) < 1e-12
+    assert torch.allclose(found, torch.stack(probs).double(), rtol=1e-6) and abs(float(found.sum()) - 1) < 1e-12
 
 
 @every
@@ -97,13 +97,13 @@ def test_fused_child_logits_are_the_expanded_ones(noise, tree, shuffled):
 
 @pytest.mark.parametrize("mode", ["standard", "hard"])
 @pytest.mark.parametrize("noise", ["hdlm", "levels", "xi-above", "masked"])
-@pytest.mark.parametrize("law", ["cavity", "posterior"])
-def test_every_option_of_the_training_loss(noise, mode, law):
+@pytest.mark.parametrize("meaning", ["cavity", "posterior"])
+def test_every_option_of_the_training_loss(noise, mode, meaning):
     process, tree = NOISE[noise], TREES["four"]
     layer, noisy = batch(process, tree)
     mask = torch.rand(noisy[0].shape, generator=torch.Generator().manual_seed(2)) < 0.6
     options = dict(
-        mode=mode, mask=mask, count_padding=False, parameterization=dd.Children(tree, law),
+        mode=mode, mask=mask, count_padding=False, parameterization=dd.Children(tree, meaning),
         weighting=dd.weightings.PerLevel([0.5 + i for i in range(process.hierarchy.depth)], dd.weightings.Clip(2.0)),
     )  # fmt: skip
     for reduction in ("mean", "none"):
@@ -154,7 +154,7 @@ def test_scale_and_the_loss_of_each_token():
 
 
 @pytest.mark.parametrize("noise, tree", [("levels", "four"), ("masked", "three"), ("second", "three")])
-def test_a_token_asks_for_the_families_between_its_state_and_what_it_came_by(noise, tree):
+def test_a_token_needs_the_sibling_logits_between_its_state_and_its_ancestor(noise, tree):
     process, tree = NOISE[noise], TREES[tree]
     layer, (x, z, t) = batch(process, tree, rows=200)
     above = [x + 0, *(tree.between(0, i).parents[x] for i in range(1, tree.depth + 1))]
@@ -164,13 +164,13 @@ def test_a_token_asks_for_the_families_between_its_state_and_what_it_came_by(noi
         if not here.any():
             continue
         loss = dd.linear_nelbo(process, *layer[:2], x, z, t, parameterization=dd.Children(tree))[here].sum()
-        asked = torch.autograd.grad(loss, layer[1])[0].abs().sum(1) > 0
-        level, wanted = int(process.level_of(torch.tensor([[state]]))), torch.zeros(len(asked), dtype=torch.bool)
+        used = torch.autograd.grad(loss, layer[1])[0].abs().sum(1) > 0
+        level, wanted = int(process.level_of(torch.tensor([[state]]))), torch.zeros(len(used), dtype=torch.bool)
         for at in range(levels[level - 1], levels[level]) if level else ():
             families = torch.isin(tree.maps[at].parents, above[at + 1][here])
             several = torch.bincount(tree.maps[at].parents)[tree.maps[at].parents] > 1
             wanted[tree.offsets[at] : tree.offsets[at] + tree.levels[at]] = families & several
-        assert torch.equal(asked, wanted)
+        assert torch.equal(used, wanted)
 
 
 class Halves:
@@ -205,7 +205,7 @@ WAYS = [
 
 
 def frequencies(process, denoiser, meaning, sampler, n, seed=0, **options):
-    """How often each pair of words is drawn, (V, V)."""
+    """Frequency of each pair of tokens, (V, V)."""
     x = dd.sample(
         process, denoiser, (n, 2), sampler, 8, parameterization=meaning,
         generator=torch.Generator().manual_seed(seed), **options,
@@ -217,8 +217,8 @@ def frequencies(process, denoiser, meaning, sampler, n, seed=0, **options):
 @pytest.mark.statistical
 @pytest.mark.parametrize("noise, tree", slow_but(WAYS, ("masked", "four"), ("levels", "four"), ("gidd", "two")))
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.7}], ids=["as-is", "cooler"])
-def test_samples_from_child_logits_follow_the_law_of_the_words(noise, tree, options):
-    """Going from child to child and expanding to words first give the same law: two samples, by chi-square."""
+def test_samples_from_child_logits_follow_the_token_probabilities(noise, tree, options):
+    """Descending by children and expanding to tokens first give the same distribution: two samples, by chi-square."""
     process, tree, n = NOISE[noise], TREES[tree], 4000
     halves, meaning = Halves(process, tree), dd.Children(tree)
     ours = frequencies(process, halves, meaning, None, n, 1, **options)
@@ -245,7 +245,7 @@ def test_halves_and_the_order_of_rows_change_no_sample(noise, tree, force):
 
 @pytest.mark.parametrize("sampler", [dd.samplers.Ancestral(), dd.samplers.Remask(1.0)])
 def test_the_walks_of_other_rows_change_no_text(sampler):
-    """Some go down one family in a step, some four, and nobody the third: a row's noise is its own all the same."""
+    """Some rows descend one family in a step, some four, and none the third: the noise of a row is the same."""
     process, tree = NOISE["levels"], TREES["four"]
 
     def drawn(rows):
@@ -258,7 +258,7 @@ def test_the_walks_of_other_rows_change_no_text(sampler):
     assert torch.equal(drawn(slice(0, 6)), torch.cat([drawn(slice(i, i + 1)) for i in range(6)]))
 
 
-def test_a_position_that_goes_down_asks_for_its_family_alone(products):
+def test_a_position_that_descends_needs_its_sibling_logits_only(products):
     process, tree = NOISE["masked"], TREES["four"]
     dd.sample(process, Halves(process, tree), (3, 4), steps=5, parameterization=dd.Children(tree))
     assert max(columns for _, columns in products) <= 3 < tree.num_states - 1

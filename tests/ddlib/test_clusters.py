@@ -1,4 +1,4 @@
-"""Semantic clustering: bounds that hold, an objective that falls, levels that nest, files that know their tokenizer."""
+"""Semantic clustering: bounds that hold, an objective that falls, nested levels, fingerprints of tokenizers."""
 
 import json
 import math
@@ -81,7 +81,7 @@ def test_thousands_of_equal_words_are_spread_over_the_clusters(num):
 
 
 def greedy(costs, lower, upper):
-    """The paper's size control, with its two gaps closed: room is asked for, and who cannot spare does not give."""
+    """The paper's size control with its two gaps closed: clusters request members, and a small cluster gives none."""
     label = costs.argmin(1)
     sizes = np.bincount(label, minlength=costs.shape[1])
     for move_in in (False, True):
@@ -303,7 +303,7 @@ def saved(tmp_path):
     return tmp_path / "words.v1", rows, found
 
 
-def test_what_is_saved_is_loaded(saved):
+def test_saved_networks_are_loaded(saved):
     path, rows, found = saved
     loaded = load_clusters(path, fingerprint(VOCABULARY), embeddings=rows)
     for name in ("parents", "centroids", "coherence"):
@@ -339,7 +339,7 @@ def test_files_that_do_not_belong_together_are_refused(saved):
         save_clusters(path, semantic_clusters(normal(4, 3), 2))
 
 
-def test_the_hash_sees_values_shape_and_dtype():
+def test_the_hash_depends_on_values_shape_and_dtype():
     rows = torch.zeros(2, 3)
     hashes = [embeddings_hash(x) for x in (rows, rows + 1, rows.view(3, 2), rows.half(), rows.bfloat16())]
     assert len(set(hashes)) == 5 and embeddings_hash(rows.T.contiguous().T) == hashes[0]

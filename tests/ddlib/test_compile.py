@@ -97,7 +97,7 @@ def test_a_compilation_counts_for_its_own_function_only():
 
 
 def test_checks_inside_compiled_code_would_fail():
-    """Why they are left out: when this test fails, torch has learnt to trace them."""
+    """Reason to leave them out: when this test fails, torch has learnt to trace them."""
     torch.compiler.reset()
     jaxtyped = jaxtyping.jaxtyped(inspect.unwrap(inner), typechecker=shapecheck._typechecker())
     with pytest.raises(torch._dynamo.exc.Unsupported):

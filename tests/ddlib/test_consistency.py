@@ -59,7 +59,7 @@ def test_the_exact_network_has_no_gradient(kind, times):
 
 
 @pytest.mark.parametrize("kind", ["masked", "tree", "gidd"])
-def test_nor_as_a_posterior_nor_with_a_time_for_each_position(kind):
+def test_the_slope_vanishes_for_posteriors_and_times_per_position(kind):
     process = KINDS[kind]
     assert slope(process, 0.2, 0.7, parameterization="posterior").abs().max() < 1e-9
     assert slope(process, (0.2, 0.5), (0.7, 0.5)).abs().max() < 1e-9
@@ -72,7 +72,7 @@ def test_other_divergences_move_the_exact_network(kind, divergence):
     assert slope(KINDS[kind], 0.2, 0.7, divergence).abs().max() > 1e-3
 
 
-LAW = CLAIMS[0]
+CLAIM = CLAIMS[0]
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -82,8 +82,8 @@ LAW = CLAIMS[0]
     st.one_of(st.just(0.0), st.floats(0.0, 0.999), st.just(0.999)),
     st.integers(0, 5),
 )
-def test_the_claim_holds_for_any_process_schedule_and_times(process, t, share, law):
-    (comparison,) = LAW.ask(process, {"s": t * share, "t": t, "distribution": law})
+def test_the_claim_holds_for_any_process_schedule_and_times(process, t, share, probs):
+    (comparison,) = CLAIM.ask(process, {"s": t * share, "t": t, "distribution": probs})
     assert (comparison.got - comparison.expected).abs().max() < 1e-6
 
 
@@ -94,7 +94,7 @@ def test_a_teacher_at_the_wrong_time_has_a_gradient():
         def token_likelihood(self, z, t):
             return super().token_likelihood(z, (t + 0.1).clamp_max(1.0))
 
-    check = LAW.check(Late(3, 0.3), full=False)
+    check = CLAIM.check(Late(3, 0.3), full=False)
     assert check.ok is False and "at the exact network the loss has the slope" in check.counterexample.says
 
 
@@ -180,7 +180,7 @@ L, L4, EARLY = torch.zeros(2, 2, 3), torch.zeros(2, 2, 4), torch.tensor([0.1, 0.
 OWN = torch.tensor([[0.5, 0.6], [0.2, 0.3]])
 
 
-test_what_is_refused = refuses(
+test_bad_options_are_refused = refuses(
     """
     dd.bridge(M, X, T5, S3) | ValueError | ^s.1. = 0.6000.* must be below t.1. = 0.6000
     dd.bridge(M, X, OWN, OWN.flip(1)) | ValueError | ^s.0, 0. = 0.6000.* must be at most t.0, 0. = 0.5$

@@ -1,4 +1,4 @@
-"""What ddlib asks of a process: its levels, its hierarchy, its modes. It never asks for a class."""
+"""Properties of a process that ddlib reads: levels, hierarchy, modes; never the class."""
 
 import ast
 import copy
@@ -41,7 +41,7 @@ class Firm(Plain):
 
 
 class Stern(GIDD):
-    """A leaf of ddlib's with a hard mode that it does not inherit."""
+    """A subclass with a hard mode that it does not inherit."""
 
     modes = ("standard", "hard")
 
@@ -59,7 +59,7 @@ class Severe(Hierarchical):
 
 
 class Staged(Plain):
-    """A user's process whose levels have occupancies and weights, and whose hierarchy is told."""
+    """A user's process whose levels have occupancies and weights, and which has a hierarchy."""
 
     def __init__(self, inner):
         super().__init__(inner)
@@ -173,7 +173,7 @@ def test_levels_of_processes_without_a_hierarchy():
 
 
 @every
-def test_a_hierarchy_is_told_where_there_is_one_and_moves_with_the_process(process):
+def test_the_hierarchy_of_a_process_moves_with_it(process):
     if "hierarchy" in dict(process.named_children()):
         assert process.hierarchy is dict(process.named_children())["hierarchy"]
         moved = copy.deepcopy(process).to(torch.bfloat16).to("meta")
@@ -183,16 +183,16 @@ def test_a_hierarchy_is_told_where_there_is_one_and_moves_with_the_process(proce
 
 
 @pytest.mark.parametrize("process", [Hierarchical(TREE, Linear()), GIDD(5, 0.2), Uniform(5, Linear())], ids=str)
-def test_the_questions_can_be_asked_in_a_compiled_function(process):
-    def ask(z):
+def test_the_properties_can_be_read_in_a_compiled_function(process):
+    def properties(z):
         return z * len(process.levels) + (process.hierarchy is None) + len(process.modes)
 
     z = torch.arange(3)
-    assert torch.equal(torch.compile(ask, backend="eager", fullgraph=True)(z), ask(z))
+    assert torch.equal(torch.compile(properties, backend="eager", fullgraph=True)(z), properties(z))
 
 
 @every
-def test_a_process_has_the_modes_that_it_says(process):
+def test_a_process_has_the_modes_that_it_lists(process):
     logits, x, z, t = batch(process, rows=4)
     assert process.modes[0] == "standard"
     for mode in ("standard", "hard", "edges"):
@@ -218,7 +218,7 @@ def test_the_papers_hard_mode_and_edges_are_those_of_hierarchies():
     [(Firm(GIDD(4, 0.3)), 2), (Stern(4, 0.3), 3), (Severe(TREE, Linear()), 5)],
     ids=["own", "leaf", "hierarchy"],
 )
-def test_a_process_of_ones_own_brings_its_hard_mode(process, times):
+def test_a_custom_process_has_its_hard_mode(process, times):
     logits, x, z, t = batch(process)
     standard, hard = (dd.training_loss(process, logits, x, z, t, mode=mode) for mode in ("standard", "hard"))
     assert torch.allclose(hard, times * standard)
@@ -256,7 +256,7 @@ def test_levels_with_occupancies_and_weights_are_those_of_hierarchies(process):
 
 
 @pytest.mark.slow
-def test_a_process_of_ones_own_is_drawn_verified_and_checked_as_its_levels_and_hierarchy_say():
+def test_a_custom_process_is_sampled_and_verified_by_its_levels_and_hierarchy():
     words = {word: i for i, word in enumerate("abcd")}
     tree = dd.hierarchies.Tree([[0, 0, 1, 1]], fingerprint=fingerprint(words))
     inner = Hierarchical(tree, Cosine())
@@ -273,7 +273,7 @@ def test_a_process_of_ones_own_is_drawn_verified_and_checked_as_its_levels_and_h
         dd.check_vocabulary(process, {**words, "a": 1, "b": 0})
 
 
-def test_no_module_beyond_the_processes_asks_for_the_class_hierarchical():
+def test_no_module_outside_processes_tests_for_the_class_hierarchical():
     root = Path(dd.__file__).parent
     found = []
     for path in root.rglob("*.py"):

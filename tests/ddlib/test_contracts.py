@@ -9,7 +9,7 @@ from ddlib.testing import check, check_registered
 pytestmark = pytest.mark.usefixtures("as_users_call")
 REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
 # those of plugin_example take longest, and its own tests put them through the kits too; after them processes with many
-# examples, and samplers with many or with two network calls a step, which have tests of their own
+# examples, and samplers with many or with two network calls a step, which have separate tests
 LONG = ("ragged", "restart", "corrected", "remask", "psi", "overshoot", "euler", "tau_leaping", "theta_trapezoidal",
         "particles", "entropy_bounded", "confidence", "hierarchical", "masked", "noisy", "per_word", "rate_matrix",
         "gidd", "uniform", "ancestral", "left_to_right", "first_hitting", "forward_backward", "edge_balance", "ramp",
@@ -80,7 +80,7 @@ def test_a_kit_raises_with_the_counterexample():
 
 
 class Known:
-    """What a run would know of some words."""
+    """Run context of some tokens."""
 
     def vocab_size(self) -> int:
         return 7
@@ -114,6 +114,6 @@ def test_a_registered_preset_gives_a_right_process(name):
     check(dd.build("processes", {"kind": name} | PRESETS.get(name, {}), Known()))
 
 
-def test_what_gives_no_examples_is_refused_by_its_kind():
+def test_sources_without_examples_are_refused_by_their_kind():
     with pytest.raises(ValueError, match=r"kind is 'backbones', must be one of schedules, .*samplers"):
         check_registered("backbones", "dit")

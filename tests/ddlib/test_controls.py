@@ -1,4 +1,4 @@
-"""What steers every sampler alike: knobs of the laws, words that are out, texts that end, seeds of rows."""
+"""Options of every sampler: temperature and top-p, forbidden tokens, endings, seeds of rows."""
 
 import contextlib
 import math
@@ -22,7 +22,7 @@ PROCESSES = {**LEVELS, "gidd": GIDD(V, 0.3), "uniform": Uniform(V, Linear())}
 
 
 def serves(sampler, process):
-    """Whether the process has what the sampler needs."""
+    """True if the process has what the sampler requires."""
     with contextlib.suppress(TypeError), cases.unchecked():
         return dd.sample(process, Halves(process), (1, 1), sampler, 1) is not None
     return False
@@ -59,36 +59,36 @@ some_levels = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=quick(name)) for name in ("masked", "hdlm", "levels", "levels-xi")]
 )
 MASKED = Masked(V, Linear())
-LAW = torch.tensor([0.3, 0.05, 0.4, 0.05, 0.1, 0.1])
+PROBS = torch.tensor([0.3, 0.05, 0.4, 0.05, 0.1, 0.1])
 
 
-def fixed(law):
+def fixed(probs):
     """A network that has one opinion."""
-    return lambda z, t: law.log().expand(*z.shape, len(law))
+    return lambda z, t: probs.log().expand(*z.shape, len(probs))
 
 
 def counts(**options):
-    words = generate(MASKED, fixed(LAW), shape=(50, 40), **options)
+    words = generate(MASKED, fixed(PROBS), shape=(50, 40), **options)
     return torch.bincount(words.flatten(), minlength=V) / words.numel()
 
 
-def test_a_knob_is_asked_at_the_time_of_every_step():
-    asked = []
+def test_a_scheduled_option_is_evaluated_at_the_time_of_every_step():
+    called_at = []
     grid = torch.tensor([1.0, 0.75, 0.25, 0.0])
 
     def knob(t):
-        asked.append(t)
+        called_at.append(t)
         return 0.5
 
     moving = generate(MASKED, Halves(MASKED), times=grid, temperature=knob)
     assert torch.equal(moving, generate(MASKED, Halves(MASKED), times=grid, temperature=0.5))
-    assert asked[1:] == [1.0, 1.0, 0.75, 0.25, 0.0]  # checked, the start, three steps, the end
+    assert called_at[1:] == [1.0, 1.0, 0.75, 0.25, 0.0]  # checked, the start, three steps, the end
 
 
 def test_a_temperature_that_falls_is_greedy_only_where_it_is_zero():
     """Half the words are drawn while t > 1/2, at temperature 1, the other half are the likeliest."""
     share = counts(steps=40, temperature=lambda t: 1.0 if t > 0.5 else 0.0)
-    want = 0.5 * LAW + 0.5 * torch.eye(V)[LAW.argmax()]
+    want = 0.5 * PROBS + 0.5 * torch.eye(V)[PROBS.argmax()]
     assert (share - want).abs().max() < 0.05
 
 
@@ -100,7 +100,7 @@ def test_a_temperature_that_falls_is_greedy_only_where_it_is_zero():
     ids=str,
 )  # fmt: skip
 def test_top_k_and_min_p_keep_the_likeliest_in_proportion(options, kept):
-    want = torch.zeros(V).index_copy(0, torch.tensor(kept), LAW[kept] ** (1 / options.get("temperature", 1)))
+    want = torch.zeros(V).index_copy(0, torch.tensor(kept), PROBS[kept] ** (1 / options.get("temperature", 1)))
     want = want / want.sum()
     found = counts(**options)
     assert found.nonzero()[:, 0].tolist() == kept
@@ -118,7 +118,7 @@ def test_forbidden_words_are_never_drawn(process, sampler):
 
 
 @every_process
-def test_without_words_is_the_law_given_that_they_are_out(process):
+def test_forbidden_tokens_give_the_conditional_distribution_without_them(process):
     def without(z, t):
         return Halves(process)(z, t).masked_fill(torch.tensor([0, 1, 0, 1, 0, 0]).bool(), -torch.inf)
 
@@ -145,11 +145,11 @@ def test_child_logits_and_those_of_words_draw_the_same_text(name, options):
     "name", ["masked", *(pytest.param(n, marks=quick(n)) for n in ("hdlm", "levels")), "levels-xi"]
 )
 @pytest.mark.parametrize("sampler", [FirstHitting(), Confidence()], ids=repr)
-def test_nothing_is_said_twice_where_that_counts_next_to_nothing(name, sampler):
+def test_a_strong_repetition_penalty_avoids_repetition(name, sampler):
     process, edges = LEVELS[name], len(LEVELS[name].levels) - 1
     words = generate(process, Halves(process), sampler, (20, V), steps=V * edges, repetition_penalty=1e25)
     different = [len(set(row)) for row in words.tolist()]
-    # a word comes after its cluster: where that has none left, one is said again
+    # a token comes after its cluster: a cluster without unused tokens repeats one
     assert set(different) == {V} if name == "masked" else sum(different) > 4.2 * 20
 
 
@@ -186,18 +186,18 @@ def test_a_text_does_not_end_before_its_time(process, sampler):
     assert any(set(row[row.index(END) + 1 :]) - {END} for row in words.tolist() if END in row)
 
 
-def test_what_is_not_the_last_is_followed_by_anything():
-    words = generate(MASKED, fixed(LAW), shape=(20, 30), endings=[EndOfText(END, least=5, last=False)])
+def test_an_ending_other_than_the_last_may_be_followed_by_tokens():
+    words = generate(MASKED, fixed(PROBS), shape=(20, 30), endings=[EndOfText(END, least=5, last=False)])
     assert not (words[:, :5] == END).any()
     assert all(set(row[row.index(END) + 1 :]) - {END} for row in words.tolist() if END in row[:25])
 
 
-def test_what_stands_behind_the_end_is_asked_about_no_more():
-    told = [torch.zeros(V), torch.zeros(V)]
-    told[0][END] = told[1][0] = 50.0  # the end first, at position 0, zeros elsewhere
+def test_positions_behind_the_end_are_not_evaluated():
+    logits = [torch.zeros(V), torch.zeros(V)]
+    logits[0][END] = logits[1][0] = 50.0  # the end first, at position 0, zeros elsewhere
 
     def network(z, t):
-        return torch.stack(told[:1] + told[1:] * (z.shape[1] - 1)).expand(len(z), -1, -1)
+        return torch.stack(logits[:1] + logits[1:] * (z.shape[1] - 1)).expand(len(z), -1, -1)
 
     states = trajectory(MASKED, network, FirstHitting(), shape=(1, 6), steps=6, endings=[EndOfText(END)])
     ended = (states[:, 0, 0] == END).nonzero()[0, 0]
@@ -213,8 +213,8 @@ def test_ends_in_the_prompt_do_not_count():
 
 
 @every_process
-def test_who_is_sure_stops_and_says_what_is_likeliest(process):
-    """A network whose mind is made up is asked at the start and once more, whatever the number of steps."""
+def test_a_confident_network_stops_early_with_the_likeliest_tokens(process):
+    """A network that is certain is called at the start and once more, for every number of steps."""
     sure = torch.full((V,), -30.0)
     sure[2] = 0.0
     calls = []
@@ -237,7 +237,7 @@ def test_who_is_sure_stops_and_says_what_is_likeliest(process):
         if serves(sampler, process)
     ],
 )
-def test_who_is_never_sure_draws_what_is_drawn_without_and_asks_no_more_on_the_grid(process, sampler):
+def test_a_sampler_that_never_stops_draws_the_same_with_no_more_calls_on_the_grid(process, sampler):
     for denoiser in (Halves(process), plain(Halves(process))):
         ours = generate(process, denoiser, sampler, endings=[Settled(0.0, 7)])
         assert torch.equal(ours, generate(process, Halves(process), sampler))
@@ -250,8 +250,8 @@ def test_rows_that_are_sure_stop_alone():
     sure = torch.full((V,), -30.0)
     sure[2] = 0.0
 
-    def network(z, t):  # rows are told apart by their prompt
-        return torch.where((z[:, :1] == 0)[..., None], sure, LAW.log()).expand(*z.shape, V)
+    def network(z, t):  # rows differ by their prompt
+        return torch.where((z[:, :1] == 0)[..., None], sure, PROBS.log()).expand(*z.shape, V)
 
     prompt = torch.tensor([[0], [1]])
     states = trajectory(MASKED, network, Ancestral(), shape=(2, 40), prompt=prompt, endings=[Settled()])
@@ -271,7 +271,7 @@ class Never(Ending):
         return state.z, torch.zeros_like(drawn), None
 
 
-def test_an_ending_of_ones_own_that_never_comes_changes_nothing():
+def test_a_custom_ending_that_never_occurs_changes_nothing():
     process = LEVELS["hdlm"]
     ours = generate(process, Halves(process), endings=[Never(), Never()])
     assert torch.equal(ours, generate(process, Halves(process)))
@@ -285,7 +285,7 @@ def controlled(**options):
     return dd.sample(TREE, never, (2, 3), **options)
 
 
-test_bad_input_is_named_before_the_network_is_asked = refuses(r"""
+test_bad_input_is_named_before_the_network_is_called = refuses(r"""
     controlled(top_k=0) | ValueError | top_k is 0.*at least 1
     controlled(min_p=1.5) | ValueError | min_p is 1.5.*in \[0, 1\]
     controlled(temperature=lambda t: -t) | ValueError | temperature\(1\) is -1.0.*>= 0
@@ -304,7 +304,7 @@ test_bad_input_is_named_before_the_network_is_asked = refuses(r"""
     controlled(seeds=[1, -1], generator=None) | ValueError | seeds is -1
     dd.sample(MASKED, fixed(torch.eye(V)[2]), (2, 3), forbidden=[2])
         | ValueError | forbidden words are all that the network thinks possible at position
-    dd.sample(MASKED, fixed(LAW), (2, 3), steps=2, temperature=lambda t: 1.0 if t == 1 else math.nan)
+    dd.sample(MASKED, fixed(PROBS), (2, 3), steps=2, temperature=lambda t: 1.0 if t == 1 else math.nan)
         | ValueError | temperature\(0\.5\) is nan
     controlled(seeds=[1, 2], generator=torch.Generator()) | ValueError | seeds is \[1, 2\].*must be one of them
 """)

@@ -43,7 +43,7 @@ def test_corrections_are_made_in_the_interval_after_the_step_and_the_prompt_stan
     assert [t for t, _, _ in recorder.seen] == [0.75, 0.5, 0.25]  # never at t = 0
 
 
-def test_what_it_says_follows_from_both():
+def test_properties_follow_from_sampler_and_corrector():
     assert (
         Corrected(Ancestral(), Gibbs(), 3).max_model_calls == 4
         and Corrected(Ancestral(), Gibbs()).max_finalize_calls == 1
@@ -64,7 +64,7 @@ MENDED = [("uniform", Gibbs()), ("masked", EdgeBalance()), ("masked", ForwardBac
 
 @pytest.mark.statistical
 @pytest.mark.parametrize(("name", "corrector"), slow_but(MENDED, MENDED[0]), ids=repr)
-def test_corrections_mend_what_long_steps_did(name, corrector):
+def test_corrections_repair_the_error_of_long_steps(name, corrector):
     process = {**IN_PLACE, "masked": Masked(3, Linear())}[name]
     errors = []
     for sampler in (Ancestral(), Corrected(Ancestral(), corrector, 4)):
@@ -98,7 +98,7 @@ def test_a_batch_and_the_output_layer_change_nothing(name, corrector):
 
 
 @pytest.mark.parametrize("name", ["masked", "levels-xi"])
-def test_edge_balance_asks_the_network_only_where_somebody_comes_down(name):
+def test_edge_balance_calls_the_network_only_for_positions_that_descend(name):
     process = LEVELS[name]
     halves, z = Halves(process), torch.zeros(3, 4, dtype=torch.int64)
     run = context(process, halves, z.shape)
@@ -135,7 +135,7 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
 
 def refused(name, corrector):
     def never(z, t):
-        raise AssertionError("the network was asked")
+        raise AssertionError("the network was called")
 
     process = GIDD(6, 0.2) if name == "gidd" else LEVELS[name]
     generate(process, never, Corrected(Ancestral(), corrector))
@@ -144,7 +144,7 @@ def refused(name, corrector):
 # names and values
 
 
-def test_what_is_read_from_a_short_string_is_read_again():
+def test_parts_of_short_strings_are_read_again():
     read = dd.parts.read(
         "samplers", 'corrected:predictor=ancestral,corrector={"kind": "gibbs", "positions": 4},steps=2'
     )
@@ -169,6 +169,6 @@ test_values_that_cannot_be_are_refused_by_their_place = refuses(r"""
 """)
 
 
-def test_a_class_of_another_kind_is_refused_by_the_room_that_it_should_be_from():
+def test_a_class_of_another_kind_is_refused_with_the_expected_package():
     assert dd.registry.room("correctors") == dd.registry.room("samplers") == "ddlib.samplers"
     assert dd.registry.room("presets") == "ddlib.presets" and dd.registry.room("schedules") == "ddlib.schedules"

@@ -1,4 +1,4 @@
-"""Correctors: their formulas, and laws that stay what they are."""
+"""Correctors: their formulas, and distributions that they keep."""
 
 import itertools
 
@@ -24,16 +24,16 @@ from ddlib.testing.oracle import exact_cavity, exact_posterior
 def test_forward_backward_masks_as_campbell_et_al_do(schedule):
     process = Masked(4, schedule)
     for t, h, amount in ((0.5, 0.1, 1.0), (0.2, 0.05, 3.0), (0.9, 0.1, 5.0)):
-        asked = []
+        times = []
 
-        def network(z, t, asked=asked):
-            asked.append(float(t[0]))
+        def network(z, t, times=times):
+            times.append(float(t[0]))
             return torch.zeros(*z.shape, 4)
 
         words = torch.zeros(1, 200, dtype=torch.int64)
         ForwardBackward(amount).correct(context(process, network, (1, 200)), words, at(t), at(h))
         u = min(1.0, t + amount * h)
-        assert asked == pytest.approx([u], abs=1e-7)
+        assert times == pytest.approx([u], abs=1e-7)
         alpha_t, alpha_u = (float(schedule.alpha(at(time))) for time in (t, u))
         masked = process.level_transition(at(t), at(u))[0, 0, 1]
         assert masked.item() == pytest.approx(1 - alpha_u / alpha_t, abs=1e-12)
@@ -41,18 +41,18 @@ def test_forward_backward_masks_as_campbell_et_al_do(schedule):
 
 @settings(max_examples=examples(60))
 @given(strategies.processes(), st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.floats(0.0, 10.0))
-def test_edge_balance_keeps_the_law_of_every_level(process, t, h, strength):
+def test_edge_balance_keeps_the_distribution_of_every_level(process, t, h, strength):
     if not serves(EdgeBalance(), process):
         return
     sigma, levels = EdgeBalance(strength).sigma(process, at(t), at(h)), torch.arange(len(process.levels))[None]
     kernel = process.level_posterior(levels, at(t), at(t), sigma)[0]
-    law = process.occupancies(at(t))[0]
-    assert bool((kernel >= 0).all()) and (law @ kernel - law).abs().max() < 1e-12
+    probs = process.occupancies(at(t))[0]
+    assert bool((kernel >= 0).all()) and (probs @ kernel - probs).abs().max() < 1e-12
     climbs = 1 - process.level_transition(at(t), at(min(1.0, t + h)))[0].diagonal()[:-1]
     want = torch.minimum(strength * climbs, process.max_remask_prob(at(t), at(t))[0])
     assert (sigma[0] - want).abs().max() < 1e-12
-    held = law[:-1] > 1e-12
-    assert (kernel.diagonal(1) - sigma[0])[held].abs().max() < 1e-9 if held.any() else True  # nobody goes elsewhere
+    held = probs[:-1] > 1e-12
+    assert (kernel.diagonal(1) - sigma[0])[held].abs().max() < 1e-9 if held.any() else True  # no mass goes elsewhere
     assert kernel.triu(2).abs().max() == 0 and kernel.tril(-2).abs().max() == 0
 
 
@@ -73,7 +73,7 @@ def test_for_masks_and_small_steps_edge_balance_is_the_corrector_of_discrete_flo
 
 
 def gibbs_kernels(process, t):
-    """The states of two tokens, their joint law at t, and the kernel that redraws each of them, all dense."""
+    """The states of two tokens, their joint distribution at t, and the kernel that redraws each of them, all dense."""
     size = process.num_states
     pairs = torch.tensor(list(itertools.product(range(size), repeat=2)))
     cavity = exact_cavity(process, PAIR)(pairs, at(t, len(pairs))).softmax(-1)
@@ -93,16 +93,16 @@ def gibbs_kernels(process, t):
 
 
 @pytest.mark.parametrize("name", IN_PLACE)
-def test_one_position_at_a_time_keeps_the_joint_law_and_two_at_once_do_not(name):
-    pairs, law, kernels = gibbs_kernels(IN_PLACE[name], 0.4)
-    assert law.sum().item() == pytest.approx(1, abs=1e-12)
+def test_redrawing_one_position_keeps_the_joint_distribution_and_two_at_once_do_not(name):
+    pairs, probs, kernels = gibbs_kernels(IN_PLACE[name], 0.4)
+    assert probs.sum().item() == pytest.approx(1, abs=1e-12)
     for kernel in kernels:
-        assert (law @ kernel - law).abs().max() < 1e-15
-        assert (law[:, None] * kernel - (law[:, None] * kernel).T).abs().max() < 1e-15  # detailed balance
+        assert (probs @ kernel - probs).abs().max() < 1e-15
+        assert (probs[:, None] * kernel - (probs[:, None] * kernel).T).abs().max() < 1e-15  # detailed balance
     size = IN_PLACE[name].num_states
     moved = kernels.view(2, len(pairs), size, size)
-    both = moved[0].sum(-1)[:, :, None] * moved[1].sum(-2)[:, None, :]  # neither knows of the other
-    assert (law @ both.flatten(1) - law).abs().max() > 1e-5
+    both = moved[0].sum(-1)[:, :, None] * moved[1].sum(-2)[:, None, :]  # independent of each other
+    assert (probs @ both.flatten(1) - probs).abs().max() > 1e-5
 
 
 @pytest.mark.statistical
@@ -131,14 +131,14 @@ def test_a_network_that_learnt_the_posterior_is_read_as_the_cavity(name, select)
 
 @settings(max_examples=examples(40))
 @given(strategies.processes(), st.floats(0.05, 0.9))
-def test_from_anywhere_is_what_the_likelihoods_say(process, t):
+def test_reachability_agrees_with_the_likelihoods(process, t):
     states = torch.arange(process.num_states)[None]
     reached = (process.token_likelihood(states, at(t)) > 0).all(-1)
     assert torch.equal(process.reachable_from_all_tokens(states), reached)
 
 
 @every_process
-def test_from_anywhere_is_that_of_the_contract(process):
+def test_reachability_agrees_with_the_base_class(process):
     states = torch.arange(process.num_states)[None].expand(2, -1)
     assert torch.equal(
         process.reachable_from_all_tokens(states), ForwardProcess.reachable_from_all_tokens(process, states)
@@ -170,7 +170,7 @@ PATTERN = torch.tensor([2, 0, 1, 1])
 
 
 def sure(z, t):
-    """A network that knows the text."""
+    """A network that returns the clean sequence."""
     return 3 * torch.nn.functional.one_hot(PATTERN, 4).double().expand(*z.shape, 4)
 
 
@@ -194,7 +194,7 @@ def count(halves, z):
     halves.calls, halves.sequences = halves.calls + 1, halves.sequences + len(z)
 
 
-def test_self_correction_loses_patience_and_leaves_the_prompt():
+def test_self_correction_stops_without_progress_and_keeps_the_prompt():
     calls, process = [], Uniform(4, Linear())
 
     def contrary(z, t):

@@ -42,8 +42,8 @@ def drawn(scheduler, shape, generator, **options):
     """The loop that one writes around any scheduler of diffusers."""
     sample = scheduler.init_sample(shape, generator)
     for timestep in scheduler.timesteps:
-        told = scheduler.time_of(timestep).expand(len(sample)).to(torch.float32)
-        logits = network(scheduler.scale_model_input(sample, timestep), told)
+        time = scheduler.time_of(timestep).expand(len(sample)).to(torch.float32)
+        logits = network(scheduler.scale_model_input(sample, timestep), time)
         sample = scheduler.step(logits, timestep, sample, generator=generator, **options).prev_sample
     return sample
 
@@ -97,15 +97,15 @@ def test_a_prompt_stands_and_the_rest_is_that_of_sample():
 def test_values_are_saved_and_read(tmp_path):
     first = made(PROCESSES["hierarchical"], {"kind": "remask", "eta": 0.3}, 7, top_p=0.9)
     first.save_pretrained(tmp_path)
-    told = json.loads((tmp_path / "scheduler_config.json").read_text())
-    assert told["process"] == PROCESSES["hierarchical"] and told["sampler"] == {"kind": "remask", "eta": 0.3}
+    saved = json.loads((tmp_path / "scheduler_config.json").read_text())
+    assert saved["process"] == PROCESSES["hierarchical"] and saved["sampler"] == {"kind": "remask", "eta": 0.3}
     for again in (SamplerScheduler.from_pretrained(tmp_path), SamplerScheduler.from_config(first.config)):
         assert repr(again.process) == repr(first.process) and repr(again.sampler) == repr(first.sampler)
         assert drawn(again, (2, 5), noise()).equal(drawn(first, (2, 5), noise()))
     assert SamplerScheduler.from_config(first.config, sampler="ancestral").sampler.__class__ is Ancestral
 
 
-def test_a_file_of_strangers_imports_nothing_unasked(tmp_path):
+def test_a_third_party_file_imports_nothing_untrusted(tmp_path):
     values = {"kind": "ddlib.presets:mdlm", "vocab_size": V}
     made(values).save_pretrained(tmp_path)
     with pytest.raises((PermissionError, ValueError), match=r"ddlib\.presets"):

@@ -17,7 +17,7 @@ V, CANVAS = 11, 6
 
 
 class Table(nn.Module):
-    """What ``DiffusionGemmaPipeline`` asks of its model, without attention: the canvas alone decides."""
+    """Model for ``DiffusionGemmaPipeline`` without attention: the logits depend on the canvas alone."""
 
     def __init__(self):
         from transformers import LlamaConfig
@@ -54,8 +54,8 @@ def test_a_pipeline_of_blocks_runs_its_loop_on_a_sampler(sampler, tmp_path):
     model, generator = Table(), torch.Generator().manual_seed(3)
     pipeline = DiffusionGemmaPipeline(model=model, scheduler=scheduler, processor=Words())
     pipeline.set_progress_bar_config(disable=True)
-    asked = {"prompt": "x", "num_inference_steps": 5, "temperature": 0.8, "confidence_threshold": None}
-    found = pipeline(**asked, gen_length=2 * CANVAS, output_type="seq", generator=generator).sequences
+    options = {"prompt": "x", "num_inference_steps": 5, "temperature": 0.8, "confidence_threshold": None}
+    found = pipeline(**options, gen_length=2 * CANVAS, output_type="seq", generator=generator).sequences
 
     generator, blocks = torch.Generator().manual_seed(3), []
     again = SamplerScheduler(process=process, sampler=sampler, num_inference_steps=5)

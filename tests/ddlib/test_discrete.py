@@ -31,7 +31,7 @@ every_process = pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCE
 
 
 def network(process, length=2, seed=0):
-    """One with an opinion on everything: what it says of a position depends on all states and on the time."""
+    """A network whose logits at a position depend on all states and on the time."""
     generator = torch.Generator().manual_seed(seed)
     size, words = process.num_states, process.vocab_size
     table = torch.randn(length, length, size, words, generator=generator, dtype=torch.float64)
@@ -77,8 +77,8 @@ def paths(process, denoiser, x, steps):
         q = q[..., None] * torch.kron(step, step)
     p = torch.kron(process.prior(), process.prior())
     for k in range(steps, 0, -1):
-        law = process.posterior(denoiser(z, at(k)).softmax(-1), z, at(k), at(k - 1)).nan_to_num()
-        back = (law[:, 0, :, None] * law[:, 1, None, :]).flatten(1).T  # row z_{k-1}, column z_k
+        probs = process.posterior(denoiser(z, at(k)).softmax(-1), z, at(k), at(k - 1)).nan_to_num()
+        back = (probs[:, 0, :, None] * probs[:, 1, None, :]).flatten(1).T  # row z_{k-1}, column z_k
         p = back.view(*back.shape, *[1] * (p.ndim - 1)) * p
     read = (z == x).all(-1).double()
     if not process.exact_ends:
@@ -146,16 +146,16 @@ def test_it_falls_for_every_process(process, seed):
 def falls(process, seed):
     """Doubled grids hold the times of the one before, and a finer step forgets less of how words depend."""
     words = process.vocab_size
-    law = torch.rand(words, words, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** 3
-    law = law / law.sum()
-    best = exact_cavity(process, law)
+    probs = torch.rand(words, words, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** 3
+    probs = probs / probs.sum()
+    best = exact_cavity(process, probs)
     pairs = texts(words)
     found = [
-        sum(float(law[tuple(x)]) * on_a_grid(process, best, x[None], steps) for x in pairs) for steps in (1, 2, 4, 8)
+        sum(float(probs[tuple(x)]) * on_a_grid(process, best, x[None], steps) for x in pairs) for steps in (1, 2, 4, 8)
     ]
     assert all(late <= early + 1e-9 for early, late in pairwise(found))
-    ends = sum(float(law[tuple(x)] * process.prior_kl(x[None]).sum()) for x in pairs)
-    limit = float(integrate_bound(process, law, best, points=40)) + ends
+    ends = sum(float(probs[tuple(x)] * process.prior_kl(x[None]).sum()) for x in pairs)
+    limit = float(integrate_bound(process, probs, best, points=40)) + ends
     assert limit - 1e-4 <= found[-1] <= limit + (found[0] - limit) / 2 + 1e-4
 
 
@@ -169,7 +169,7 @@ def test_a_cut_interval_and_both_ends_are_counted():
     assert float(found.reconstruction.mean()) > 0
     full = dd.bound(process, denoiser, x, generator, steps=7)
     assert float(full.prior.abs().max()) < 1e-12 and float(full.reconstruction.abs().max()) == 0
-    # a law that knows nothing loses log V, in however many steps
+    # uniform probabilities lose log V, in any number of steps
     many = dd.bound(process, denoiser, x.repeat(40, 1), generator, steps=1000).per_token
     assert many.value == pytest.approx(math.log(3), abs=4.5 * many.standard_error)
 

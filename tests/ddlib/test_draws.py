@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from zoo import F64, every_process, law, words
+from zoo import F64, every_process, random_probs, words
 
 import ddlib as dd
 from ddlib.processes import GIDD, ForwardProcess, Hierarchical, LevelProcess, Uniform
@@ -11,7 +11,7 @@ from ddlib.testing.oracle import states
 
 
 @every_process
-def test_a_generator_of_ones_own_is_the_only_source_of_randomness(process):
+def test_a_given_generator_is_the_only_source_of_randomness(process):
     x = words(process).expand(6, -1).contiguous()
     t, s = torch.linspace(0.3, 1, 6, dtype=F64), torch.linspace(0.1, 0.5, 6, dtype=F64)
     logits = torch.zeros(*x.shape, process.vocab_size)
@@ -47,7 +47,7 @@ def test_new_tensors_are_made_where_the_arguments_live(process, monkeypatch):
     """A default device that no argument is on must not be met: a tensor made without a device would land there."""
     x, z = words(process), states(process)
     t, s = torch.tensor([0.6], dtype=F64), torch.tensor([0.25], dtype=F64)
-    p = law(process, process.num_states)
+    p = random_probs(process, process.num_states)
     logits, generator = p.log()[:, : process.vocab_size], torch.Generator().manual_seed(0)
     calls = [
         lambda: process.marginal(x, t),
@@ -90,9 +90,9 @@ def test_new_tensors_are_made_where_the_arguments_live(process, monkeypatch):
 @every_process
 @pytest.mark.statistical
 def test_landing_draws_from_the_posterior_at_every_position(process):
-    """Two positions that the network says different things about; by five standard deviations of each count."""
+    """Two positions with different logits; within five standard deviations of each count."""
     n, generator = 20_000, torch.Generator().manual_seed(0)
-    p = law(process, 2, seed=5)
+    p = random_probs(process, 2, seed=5)
     t, s = torch.tensor([0.7], dtype=F64), torch.tensor([0.3], dtype=F64)
     for start in {process.num_states - 1, 0, min(process.vocab_size, process.num_states - 1)}:
         z = torch.full((1, 2), start)
@@ -142,7 +142,7 @@ def test_a_users_process_may_have_no_constants():
 
 @pytest.mark.parametrize("process", [GIDD(5, 0.0), GIDD(5, 0.3), Uniform(5, Linear())], ids=str)
 def test_the_rarest_noise_is_drawn_at_times_given_in_float32_too(process, monkeypatch):
-    """At t = 1e-9 a word is redrawn once in 10^9: float32 cannot tell that from never."""
+    """At t = 1e-9 a token is redrawn once in 10^9: float32 cannot distinguish that from never."""
     largest = 1 - 1e-10
     monkeypatch.setattr(
         "ddlib.processes.interpolating.rand", lambda shape, *_: torch.full(tuple(shape), largest, dtype=F64)
@@ -161,11 +161,11 @@ def test_the_prior_term_is_that_of_the_contract_row_by_row(process):
 
 
 @pytest.mark.statistical
-def test_paths_enter_each_level_when_the_occupancies_say():
+def test_paths_enter_each_level_with_the_occupancies():
     """By five standard deviations of each count."""
     n, tree = 20_000, dd.hierarchies.Tree([[0, 0, 1, 1], [0, 0]], speed=[0.6, 2.0, 1.2])
-    for clock in (Polynomial(1.5), Geometric(0.1, 3.0)):
-        process = Hierarchical(tree, clock)
+    for schedule in (Polynomial(1.5), Geometric(0.1, 3.0)):
+        process = Hierarchical(tree, schedule)
         entries, end = process.sample_jump_times((n, 2), torch.Generator().manual_seed(0), torch.device("cpu"))
         assert (entries.diff() >= 0).all() and (entries >= 0).all()
         for t in (0.3, 0.7, 1.0):

@@ -63,7 +63,7 @@ def test_equal_schedules_are_the_closed_form_of_one(schedule, speeds, t, fractio
     late, early = at(t), at(t * fraction)
     for name, times in {"occupancies": (late,), "weights": (late,), "transition": (early, late)}.items():
         exact, found = getattr(one, name)(*times), getattr(many, name)(*times)
-        # where schedules have a hazard of their own rounding: 1 - t has the error 1e-16
+        # where schedules have a hazard with its rounding error: 1 - t has the error 1e-16
         slack = 1e-10 + 4e-16 / (1 - t)
         assert torch.allclose(found, exact, rtol=slack, atol=1e-290), (name, found, exact)
 

@@ -36,7 +36,7 @@ def every(process, joint=PAIR):
 
 
 def mean(process, denoiser, t, loss):
-    """Of a loss per text, over two dependent words and their noise at t, exactly."""
+    """Exact mean of a loss per sequence, over two dependent tokens and their noise at t."""
     x, z = every(process)
     when = at(t, len(x))
     mass = PAIR[x[:, 0], x[:, 1]] * process.likelihood(z, x, when).prod(1)
@@ -65,7 +65,7 @@ def looking(process, seed):
 
 
 def climbing(process, denoiser, t):
-    """The bound, per text, of the model that lets a token climb with a_i / (a_j + ... + a_n) before it asks."""
+    """Bound per sequence of the model that lets a token climb with a_i / (a_j + ... + a_n) before its evaluation."""
     tree, when = process.hierarchy, at(t)
     share = process.occupancies(when)[0]
     flux = share * process.weights(when)[0]
@@ -85,7 +85,7 @@ def climbing(process, denoiser, t):
                 context[possible],
                 (chance[here] * u)[possible],
             )
-            law = torch.zeros(len(word), tree.levels[j - 1], dtype=F64)
+            probs = torch.zeros(len(word), tree.levels[j - 1], dtype=F64)
             for i in range(j, tree.depth + 1):
                 members = range(tree.levels[i])
                 for member in members:
@@ -94,17 +94,17 @@ def climbing(process, denoiser, t):
                     climb = (
                         tree.between(j, i).entry(local, up.expand_as(local)) if i > j else (local == member).double()
                     )
-                    asked = torch.full_like(state, tree.offsets[i] + member)
-                    both = torch.stack([asked, context] if position == 0 else [context, asked], 1)
+                    member_state = torch.full_like(state, tree.offsets[i] + member)
+                    both = torch.stack([member_state, context] if position == 0 else [context, member_state], 1)
                     words = denoiser(both, at(t, len(both)))[:, position].softmax(-1)
-                    u_p = tree.laws(words)[j - 1]
+                    u_p = tree.level_probs(words)[j - 1]
                     joint = tree.between(j - 1, j).column(local) * u_p
                     pi = joint / joint.sum(-1, keepdim=True)
-                    law += (share[i] / share[j:].sum() * climb)[:, None] * pi
+                    probs += (share[i] / share[j:].sum() * climb)[:, None] * pi
             lower = torch.eye(tree.levels[0], dtype=F64) if j == 1 else tree.between(0, j - 1).matrix()
             truth = tree.between(j - 1, j).column(tree.local(state, j)) * lower[word]
             truth = truth / truth.sum(-1, keepdim=True)
-            kl = (torch.xlogy(truth, truth) - torch.xlogy(truth, law)).sum(-1)
+            kl = (torch.xlogy(truth, truth) - torch.xlogy(truth, probs)).sum(-1)
             total += float((flux[j] * mass * kl).sum())
     return total
 
@@ -126,7 +126,7 @@ def test_a_network_that_looks_at_the_token_itself_is_bounded_as_one_that_climbs_
 
 @pytest.mark.parametrize("name", slow_but(TREES, "two"))
 def test_edge_weights_that_sum_to_one_over_time_are_an_upper_bound_of_the_best_network(name):
-    """The weight comes later, where the context says less: over all times at least the bound, not at each."""
+    """The weight comes later, with less evidence in the context: at least the bound over all times, not at each."""
     process = TREES[name]
     depth = process.hierarchy.depth
     shared = [1 / (depth - j + 1) for j in range(1, depth + 1)]
@@ -145,10 +145,10 @@ def test_edge_weights_that_sum_to_one_over_time_are_an_upper_bound_of_the_best_n
 @settings(max_examples=examples(24))
 @given(strategies.hierarchies(), strategies.exact_schedules(), strategies.times, st.integers(0, 99))
 def test_drawn_hierarchies(hierarchy, schedule, t, seed):
-    """The mean is the bound's, the whole way is the word's law, weights of at least 1 give at least the bound."""
+    """The mean is the bound's, all edges give the token's probability, weights of at least 1 at least the bound."""
     process = Hierarchical(hierarchy, schedule)
-    for ask in (claims._mean, claims._way):
-        for found in ask(process, {"t": t, "distribution": seed}):
+    for claim in (claims._mean, claims._way):
+        for found in claim(process, {"t": t, "distribution": seed}):
             assert ((found.got - found.expected).abs() <= found.allowed).all(), found.quantity
 
 
@@ -195,7 +195,7 @@ def test_hard_mode_of_a_posterior_is_all_edges_at_full_weight_at_any_depth():
     assert torch.allclose(*both, rtol=1e-10)
     cavity = dd.training_loss(process, logits, *noisy, mode="hard", reduction="none")
     between = (process.level_of(noisy[1]) > 1) & (process.level_of(noisy[1]) < 4)
-    assert (cavity[between] > both[1][between] + 1e-6).any()  # of a cavity it asks for edges above the state too
+    assert (cavity[between] > both[1][between] + 1e-6).any()  # for a cavity it needs edges above the state too
 
 
 NOISE = {
@@ -243,7 +243,7 @@ def test_under_autocast_the_gradients_stay_float32():
     agree_under_autocast(process, *noisy, parameterization=dd.Children(tree), mode="edges")
 
 
-def test_a_token_asks_for_the_families_on_its_way_and_no_others():
+def test_a_token_needs_the_sibling_logits_on_its_path_only():
     process, tree = NOISE["levels"], Tree(NESTED)
     layer, (x, z, t) = batch(process, tree, rows=60)
     for state in range(process.num_states):
@@ -252,7 +252,7 @@ def test_a_token_asks_for_the_families_on_its_way_and_no_others():
             continue
         given = dict(mode="edges", parameterization=dd.Children(tree), reduction="none")
         loss = dd.linear_training_loss(process, *layer[:2], x, z, t, **given)[here].sum()
-        asked = torch.autograd.grad(loss, layer[1])[0].abs().sum(1) > 0
+        used = torch.autograd.grad(loss, layer[1])[0].abs().sum(1) > 0
         level = int(process.level_of(torch.tensor([[state]])))
         wanted = torch.zeros(tree.num_states - 1, dtype=torch.bool)
         for word in x[here].unique():
@@ -262,8 +262,8 @@ def test_a_token_asks_for_the_families_on_its_way_and_no_others():
                 wanted[
                     families.columns[families.bounds[p := int(families.parents[child])] : families.bounds[p + 1]]
                 ] = 1
-        assert not (asked & ~wanted).any()
-        assert asked.any() or level < process.hierarchy.depth  # an only child is certain
+        assert not (used & ~wanted).any()
+        assert used.any() or level < process.hierarchy.depth  # an only child is certain
 
 
 class Careful(Hierarchical):
@@ -274,7 +274,7 @@ class Careful(Hierarchical):
         return weight, 3 * divergence
 
 
-def test_a_process_of_ones_own_brings_its_edges():
+def test_a_custom_process_has_its_edges():
     process = Careful(Tree(NESTED[:1]), dd.schedules.Linear())
     layer, noisy = batch(process)
     plain = dd.training_loss(process, torch.nn.functional.linear(*layer), *noisy, mode="edges")

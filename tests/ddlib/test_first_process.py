@@ -1,4 +1,4 @@
-"""What ``dd.verify`` says to somebody whose first process or clock is wrong: which mistake, where, what to write."""
+"""Reports of ``dd.verify`` for a wrong process or schedule: the mistake, its place, the code to write."""
 
 import inspect
 import math
@@ -12,7 +12,7 @@ from refusals import refused_with
 import ddlib as dd
 import ddlib.processes
 from ddlib.__main__ import main
-from ddlib.processes import ForwardProcess, each_time, elapsed, interior, into, scalar, span
+from ddlib.processes import ForwardProcess, each_time, elapsed, gather_columns, interior, scalar, span
 from ddlib.schedules import Linear, Schedule
 from ddlib.verification import Check, Counterexample, Place
 from ddlib.verification.claims import hierarchy, schedule
@@ -29,7 +29,7 @@ CLAIMS = {claim.name: claim for room in ROOMS for claim in room.CLAIMS}
 
 
 class Paced(ForwardProcess):
-    """Right: every word is masked at a speed of its own."""
+    """A right process: every token is masked at a separate speed."""
 
     def __init__(self, speed=(1.0, 3.0), schedule=None):
         super().__init__(len(speed), len(speed) + 1)
@@ -38,7 +38,7 @@ class Paced(ForwardProcess):
 
     def marginal(self, x, t):
         self.check_inputs(x=x, t=t)
-        return into(each_time(lambda time: self.transition(0.0, time), t).mT, x).to(t.dtype)
+        return gather_columns(each_time(lambda time: self.transition(0.0, time), t).mT, x).to(t.dtype)
 
     def rate_matrix(self, t):
         rate = self.speed * self.schedule.rate(interior(scalar(t, "t", self.device)))
@@ -109,22 +109,22 @@ def test_in_a_class_of_ddlib_it_is_the_frame_in_its_module(monkeypatch):
     assert place.method == "GIDD._c" and place.file.endswith("gidd.py")
 
 
-def test_nobody_is_blamed_for_what_only_libraries_did():
+def test_errors_inside_libraries_blame_no_caller():
     with pytest.raises(ValueError) as raised:
         scalar(2.0, "t", torch.device("cpu"))
     place, _ = blamed(raised.value.with_traceback(raised.value.__traceback__.tb_next), 3)
     assert place is None
 
 
-def test_what_may_have_to_be_written_is_said():
+def test_the_report_shows_the_code_to_write():
     times = wrong("rate_matrix", lambda self, t: self.to_mask(-self.speed, torch.tan(t), 0.0))
     assert 'write first, with the function of ddlib.processes: t = scalar(t, "t", self.device)' in failed(
         times, "rates"
     )
     times = wrong("transition", lambda self, s, t: self.to_mask(self.speed, torch.exp(s - t), 1.0))
     assert "s, t = span(s, t, self.device)" in failed(times, "laws")
-    clock = wrong("alpha", lambda self, t, xp=torch: math.cos(math.pi * t / 2), Schedule)
-    assert "xp is torch, sympy or mpmath: write xp. in place of math." in failed(clock, "ends")
+    mine = wrong("alpha", lambda self, t, xp=torch: math.cos(math.pi * t / 2), Schedule)
+    assert "xp is torch, sympy or mpmath: write xp. in place of math." in failed(mine, "ends")
 
 
 def test_a_mistake_in_reduced_is_refuted_and_a_constructor_without_super_is_named():
@@ -174,32 +174,32 @@ def test_every_claim_rests_on_claims_that_there_are_and_on_none_in_a_circle():
         above(name)
 
 
-def ask(*failures, rests=None, places=None):
+def follows_of(*failures, rests=None, places=None):
     """Checks of claims a, b, c, ...: the ones named fail."""
-    asked = []
+    checks = []
     for name in "abcdef":
         claim = Claim("room", name, "proves", "1", lambda subject, point: (), rests_on=(rests or {}).get(name, ()))
         place = (places or {}).get(name)
         note = "raised KeyError: 1" if place else ""
-        asked.append((claim, Check("room", name, "proves", "1", name not in failures, note=note, place=place)))
-    return {check.name: check.follows for check in explained(asked) if check.ok is False}
+        checks.append((claim, Check("room", name, "proves", "1", name not in failures, note=note, place=place)))
+    return {check.name: check.follows for check in explained(checks) if check.ok is False}
 
 
 def test_a_failure_follows_through_claims_that_hold():
-    assert ask("a", "c", "d", rests={"c": ("b",), "b": ("a",)}) == {"a": "", "c": "room: a", "d": ""}
+    assert follows_of("a", "c", "d", rests={"c": ("b",), "b": ("a",)}) == {"a": "", "c": "room: a", "d": ""}
 
 
-def test_one_exception_at_one_line_is_one_failure_whatever_rests_on_what():
+def test_one_exception_at_one_line_is_one_failure():
     here, there = Place("f.py", 1, "A.b", "x"), Place("f.py", 2, "A.b", "y")
     places = {"a": here, "b": here, "c": there, "d": here}
-    follows = ask("a", "b", "c", "d", rests={"a": ("b",)}, places=places)
+    follows = follows_of("a", "b", "c", "d", rests={"a": ("b",)}, places=places)
     assert follows == {"a": "", "b": "room: a", "c": "", "d": "room: a"}
 
 
 def test_failures_that_rest_on_each_other_have_a_first():
     here, there = Place("f.py", 1, "A.b", "x"), Place("f.py", 2, "A.b", "y")
     places = {"a": here, "b": there, "c": here, "d": there}
-    follows = ask("a", "b", "c", "d", rests={"a": ("d",), "b": ("c",)}, places=places)
+    follows = follows_of("a", "b", "c", "d", rests={"a": ("d",), "b": ("c",)}, places=places)
     assert follows == {"a": "", "b": "room: a", "c": "room: a", "d": "room: a"}
 
 
@@ -207,7 +207,7 @@ def test_failures_that_rest_on_each_other_have_a_first():
 
 
 @pytest.mark.parametrize(
-    ("alpha", "name", "told"),
+    ("alpha", "name", "message"),
     [
         (lambda self, t, xp=torch: 1 - 1.4 * t, "ends", r"alpha\(1\) = -0\.4: must lie in \[0, 1\]"),
         (lambda self, t, xp=torch: 1 - t - 2.4 * t**2 * (1 - t), "ends",
@@ -221,21 +221,21 @@ def test_failures_that_rest_on_each_other_have_a_first():
          r"torch\.float32 against torch\.float64: compute functions of time in float64"),
     ],
 )  # fmt: skip
-def test_a_wrong_clock_is_told_in_words(alpha, name, told):
+def test_the_report_explains_a_wrong_schedule(alpha, name, message):
     report = dd.verify(wrong("alpha", alpha, Schedule))
     (check,) = [check for check in report.failures if check.name == name]
-    assert re.search(told, str(check)), check
+    assert re.search(message, str(check)), check
     assert "mpc" not in report.text(verbose=True)
     assert name != "ends" or (report.failures[0] is check and all(other.follows for other in report.failures[1:]))
 
 
-def test_a_negative_clock_explains_the_process_that_runs_on_it():
-    clock = wrong("alpha", lambda self, t, xp=torch: 1 - t - 2.4 * t**2 * (1 - t), Schedule)
-    asked = [(claim, claim.check(clock, False)) for claim in schedule.CLAIMS]
-    mine = Paced(schedule=clock)
+def test_a_negative_schedule_explains_the_failures_of_its_process():
+    wrong_schedule = wrong("alpha", lambda self, t, xp=torch: 1 - t - 2.4 * t**2 * (1 - t), Schedule)
+    checks = [(claim, claim.check(wrong_schedule, False)) for claim in schedule.CLAIMS]
+    mine = Paced(schedule=wrong_schedule)
     held = Check("process", "Kolmogorov", "", "", True)  # its solver takes long over infinite rates
-    asked += [(claim, held if claim.name == held.name else claim.check(mine, False)) for claim in process.CLAIMS]
-    causes = [check for check in explained(asked) if check.ok is False and not check.follows]
+    checks += [(claim, held if claim.name == held.name else claim.check(mine, False)) for claim in process.CLAIMS]
+    causes = [check for check in explained(checks) if check.ok is False and not check.follows]
     assert [check.name for check in causes] == ["ends"]
 
 
@@ -253,7 +253,7 @@ def test_two_numbers_are_never_printed_alike():
 
 
 @pytest.mark.parametrize(
-    ("method", "new", "name", "told"),
+    ("method", "new", "name", "message"),
     [
         ("rate_matrix", lambda self, t: Paced.rate_matrix(self, t).T, "rates",
          "its columns sum to 0: row = from, column = to, so return the transpose"),
@@ -269,16 +269,18 @@ def test_two_numbers_are_never_printed_alike():
          .to(t.dtype), "float32", "torch.float32 against torch.float64: compute functions of time in float64"),
         ("marginal", lambda self, x, t: Paced.marginal(self, x, t).double(), "dtypes and shapes",
          "marginal of torch.float32 arguments is torch.float64, must be torch.float32"),
-        ("marginal", lambda self, x, t: into(each_time(lambda u: self.transition(0.0, u), t).mT, x % 2), "refusals",
+        ("marginal", lambda self, x, t: gather_columns(each_time(lambda u: self.transition(0.0, u), t).mT, x % 2),
+         "refusals",
          "marginal takes x = 2, where words are 0 to 1: must raise a ValueError or TypeError that says so\n"
          "       write as the first line of marginal: self.check_inputs(x=x, t=t)"),
-        ("marginal", lambda self, x, t: into(each_time(lambda u: self.transition(0.0, u), t)[:, :2].mT, x), "refusals",
+        ("marginal", lambda self, x, t: gather_columns(each_time(lambda u: self.transition(0.0, u), t)[:, :2].mT, x),
+         "refusals",
          "marginal raises IndexError for x = 2"),
         ("speed", torch.tensor([1.0, 3.0]).double(), "moves", "left behind by .to(device)"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )  # fmt: skip
-def test_a_wrong_answer_is_told_in_words(method, new, name, told):
+def test_the_report_explains_a_wrong_method(method, new, name, message):
     if method == "speed":
         mine = Paced()
         mine.within = torch.nn.Module()  # of torch, which moves no attribute
@@ -286,18 +288,18 @@ def test_a_wrong_answer_is_told_in_words(method, new, name, told):
         assert "as an attribute of a ddlib.utils.precision.Float64Module" in failed(mine, name)
     else:
         mine = wrong(method, new)
-    assert told in failed(mine, name)
+    assert message in failed(mine, name)
 
 
 def test_words_take_numbers_from_the_worst_place_and_leave_braces_alone():
-    def ask(subject, point):
+    def compare(subject, point):
         yield Comparison("q", ("i",), torch.tensor([0.0, 2.0, 5.0]), torch.zeros(3), 1.0, says="q[{i}] = {got:g}")
 
-    assert failed_text(ask) == "q[2] = 5"
+    assert failed_text(compare) == "q[2] = 5"
 
 
-def failed_text(ask):
-    return str(Claim("room", "name", "proves", "1", ask).check(object(), False).counterexample)
+def failed_text(compare):
+    return str(Claim("room", "name", "proves", "1", compare).check(object(), False).counterexample)
 
 
 # the command
@@ -325,7 +327,7 @@ def test_the_command_is_short_without_v_and_full_with_it(capsys, monkeypatch, tm
 # what a process of one's own needs
 
 
-def test_what_a_process_needs_is_public_and_in_the_reference_and_refuses_by_name():
+def test_helpers_of_processes_are_public_documented_and_checked():
     docs = Path(__file__).parents[2] / "docs"
     reference, page = ((docs / name).read_text() for name in ("reference/processes.md", "extending.md"))
     for name in ddlib.processes.__all__:
@@ -341,10 +343,10 @@ def test_what_a_process_needs_is_public_and_in_the_reference_and_refuses_by_name
     """)
 
 
-def test_time_on_the_clock_adds_up_and_none_passes_once_it_has_run_out():
+def test_elapsed_is_additive_and_zero_after_the_end_of_the_schedule():
     s, u, t = torch.tensor([[0.0, 0.1, 1.0], [0.2, 0.4, 1.0], [0.9, 0.4, 1.0]], dtype=torch.float64)
-    clock = dd.schedules.Cosine()
-    both = elapsed(clock, s, u) + elapsed(clock, u, t)
-    assert torch.allclose(elapsed(clock, s, t), both, rtol=1e-12) and (both[2] == 0)
-    assert torch.allclose(torch.exp(-elapsed(clock, s, t))[:2], (clock.alpha(t) / clock.alpha(s))[:2])
-    assert elapsed(clock, s.float(), t.float()).dtype == torch.float64
+    schedule = dd.schedules.Cosine()
+    both = elapsed(schedule, s, u) + elapsed(schedule, u, t)
+    assert torch.allclose(elapsed(schedule, s, t), both, rtol=1e-12) and (both[2] == 0)
+    assert torch.allclose(torch.exp(-elapsed(schedule, s, t))[:2], (schedule.alpha(t) / schedule.alpha(s))[:2])
+    assert elapsed(schedule, s.float(), t.float()).dtype == torch.float64

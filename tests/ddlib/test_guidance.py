@@ -18,14 +18,14 @@ from ddlib.processes import Hierarchical
 from ddlib.samplers import Ancestral, FirstHitting, Psi
 from ddlib.schedules import Linear
 from ddlib.testing import strategies
-from ddlib.verification.claims.samplers.guidance_oracle import steered, tempered, texts, told
+from ddlib.verification.claims.samplers.guidance_oracle import steered, target_probs, tempered, texts
 
 MANY = [*ClassifierFree.examples(), *ClassifierBased.examples()]
 pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
 FIRST = FirstHitting()
 
 
-# laws
+# distributions
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -46,7 +46,7 @@ def test_examples_are_verified_at_full_level(guidance):
 
 @settings(max_examples=examples(60))
 @given(strategies.hierarchies(max_depth=4, max_words=6), st.floats(0.0, 6.0), st.integers(0, 2**31))
-def test_the_next_law_is_tempered_in_any_hierarchy(tree, gamma, seed):
+def test_the_next_distribution_is_tempered_in_any_hierarchy(tree, gamma, seed):
     process = Hierarchical(tree, Linear())
     one, other = Lookup(process, seed), Lookup(process, seed + 1)
     guidance = ClassifierFree(process, one, other, lambda t: gamma, "states")
@@ -54,7 +54,7 @@ def test_the_next_law_is_tempered_in_any_hierarchy(tree, gamma, seed):
     assert guidance.has_step_distribution == straying
     assert guidance.parameterization == ("children" if tree.depth > 1 and not straying else "cavity")
     z, what = texts(process), "step" if straying else "jump"
-    laws = (told(process, part, "cavity", z, what) for part in (one, other))
+    laws = (target_probs(process, part, "cavity", z, what) for part in (one, other))
     assert (steered(guidance, z) - tempered(process, *laws, gamma, what)).abs().max() < 1e-10
 
 
@@ -62,19 +62,19 @@ def test_the_next_law_is_tempered_in_any_hierarchy(tree, gamma, seed):
 def test_child_logits_of_the_parts_are_tempered_as_they_are(name):
     process = KINDS[name]
     generator = torch.Generator().manual_seed(0)
-    said = [torch.randn(process.num_states - 1, generator=generator, dtype=F64) for _ in range(2)]
-    children = [constant(row) for row in said]
-    words = [constant(dd.token_logits(process.hierarchy, row)) for row in said]
-    z, laws = texts(process), []
+    rows = [torch.randn(process.num_states - 1, generator=generator, dtype=F64) for _ in range(2)]
+    children = [constant(row) for row in rows]
+    words = [constant(dd.token_logits(process.hierarchy, row)) for row in rows]
+    z, distributions = texts(process), []
     for own, meaning in (
         (children, "children"),
         (words, "cavity"),
         (children, dd.Children(process.hierarchy, "posterior")),
     ):
-        laws.append(steered(ClassifierFree(process, *own, 3.0, "states", parameterization=meaning), z))
-    assert all((law - laws[0]).abs().max() < 1e-12 for law in laws)
+        distributions.append(steered(ClassifierFree(process, *own, 3.0, "states", parameterization=meaning), z))
+    assert all((probs - distributions[0]).abs().max() < 1e-12 for probs in distributions)
     raw = ClassifierFree(process, *children, 3.0, "states", parameterization="children")(z, at(0.5, len(z)))
-    assert torch.allclose(raw[0, 0], 3 * said[0] - 2 * said[1])
+    assert torch.allclose(raw[0, 0], 3 * rows[0] - 2 * rows[1])
 
 
 def test_words_and_states_are_one_for_masks_and_two_in_a_tree():
@@ -82,7 +82,7 @@ def test_words_and_states_are_one_for_masks_and_two_in_a_tree():
         on_words, on_states = (free(name, on=on) for on in ("words", "states"))
         z = texts(KINDS[name])
         t = at(0.5, len(z))
-        laws = [told(KINDS[name], one, one.parameterization, z, "jump") for one in (on_words, on_states)]
+        laws = [target_probs(KINDS[name], one, one.parameterization, z, "jump") for one in (on_words, on_states)]
         gap = (laws[0] - laws[1]).abs().max()
         assert torch.equal(on_words(z, t), on_states(z, t)) if same else gap > 0.01
 
@@ -90,13 +90,13 @@ def test_words_and_states_are_one_for_masks_and_two_in_a_tree():
 def test_the_power_of_a_sum_is_no_sum_of_powers():
     """Two clusters of two words; by hand: pi_c = (3/4, 1/4), pi_u = (1/2, 1/2) over the clusters."""
     process = KINDS["tree"]
-    laws = [torch.tensor(law, dtype=F64).log() for law in ([0.7, 0.05, 0.125, 0.125], [0.25, 0.25, 0.25, 0.25])]
-    one, other = map(constant, laws)
+    both = [torch.tensor(probs, dtype=F64).log() for probs in ([0.7, 0.05, 0.125, 0.125], [0.25, 0.25, 0.25, 0.25])]
+    one, other = map(constant, both)
     z = torch.tensor([[process.num_states - 1]])
     clusters = {}
     for on in ("states", "words"):
         guidance = ClassifierFree(process, one, other, 2.0, on)
-        clusters[on] = told(process, guidance, guidance.parameterization, z, "jump")[0, 0, 4:6]
+        clusters[on] = target_probs(process, guidance, guidance.parameterization, z, "jump")[0, 0, 4:6]
     assert clusters["states"].tolist() == pytest.approx([0.9, 0.1])
     squares = [0.7**2 + 0.05**2, 2 * 0.125**2]
     assert clusters["words"].tolist() == pytest.approx([share / sum(squares) for share in squares])
@@ -121,7 +121,7 @@ def test_strength_0_and_1_are_the_parts_to_the_bit_and_call_no_other(name, on, s
 
 
 @pytest.mark.parametrize("meaning", ["posterior", "children"])
-def test_limits_keep_what_the_logits_of_the_parts_mean(meaning):
+def test_limits_keep_the_parameterization_of_the_parts(meaning):
     process = KINDS["xi"]
     size = process.num_states - 1 if meaning == "children" else process.vocab_size
     part = lambda z, t: torch.sin(torch.arange(size) * (1 + z[..., None]))  # noqa: E731
@@ -161,41 +161,41 @@ def test_the_strength_may_be_a_function_of_the_time_of_each_row():
 
 def test_outside_the_interval_only_the_conditional_is_called():
     guidance = free("masked", 3.0, "words", interval=(0.25, 0.75))
-    told = []
-    guidance.unconditional.inner = lambda z, t: told.append(float(t[0])) or torch.zeros(*z.shape, 4)
+    times = []
+    guidance.unconditional.inner = lambda z, t: times.append(float(t[0])) or torch.zeros(*z.shape, 4)
     guided(guidance, shape=(16, 8), steps=8)
-    assert told and all(0.25 <= t <= 0.75 for t in told)
-    assert guidance.conditional.calls > len(told)
+    assert times and all(0.25 <= t <= 0.75 for t in times)
+    assert guidance.conditional.calls > len(times)
 
 
-def test_what_a_part_rules_out_stays_ruled_out():
+def test_tokens_excluded_by_a_part_stay_excluded():
     process, never = KINDS["masked"], -torch.inf
     z, t = torch.tensor([[4]]), at(0.5)
 
-    def law(conditional, unconditional, strength):
+    def guided(conditional, unconditional, strength):
         one, other = (constant(torch.tensor(row, dtype=F64)) for row in (conditional, unconditional))
         return ClassifierFree(process, one, other, strength)(z, t)[0, 0].tolist()
 
-    assert law([never, 0, 0, 0], [never, 1, 0, 0], 3.0) == [never, -2, 0, 0]
-    assert law([never, 0, 0, 0], [0, 1, 0, 0], 0.5) == [never, 0.5, 0, 0]
-    assert law([0, 0, 0, 0], [never, 1, 0, 0], 0.5) == [never, 0.5, 0, 0]
+    assert guided([never, 0, 0, 0], [never, 1, 0, 0], 3.0) == [never, -2, 0, 0]
+    assert guided([never, 0, 0, 0], [0, 1, 0, 0], 0.5) == [never, 0.5, 0, 0]
+    assert guided([0, 0, 0, 0], [never, 1, 0, 0], 0.5) == [never, 0.5, 0, 0]
     with pytest.raises(ValueError, match=r"unconditional takes choice 0 at position \(0, 0\).*strength 3 > 1"):
-        law([0, 0, 0, 0], [never, 1, 0, 0], 3.0)
+        guided([0, 0, 0, 0], [never, 1, 0, 0], 3.0)
 
 
 # classifiers
 
 
-def test_a_classifier_is_asked_about_children_only():
-    process, asked = (
+def test_a_classifier_is_called_for_children_only():
+    process, classifier = (
         KINDS["levels"],
         Counted(Scale(KINDS["levels"], 2)),
     )  # words 1-2-1 in 3 clusters, 2-1 in 2, the mask
-    guidance = ClassifierBased(process, Lookup(process, 1), asked, 1.0)
+    guidance = ClassifierBased(process, Lookup(process, 1), classifier, 1.0)
     for states, changes in (([9], 2), ([7], 2), ([8], 0), ([5], 2), ([4], 0), ([0], 0), ([9, 5], 4), ([9, 0], 2)):
-        rows = asked.rows
+        rows = classifier.rows
         guidance(torch.tensor([states]), at(0.5))
-        assert asked.rows - rows == 1 + changes, states
+        assert classifier.rows - rows == 1 + changes, states
 
 
 def test_chunks_change_nothing(monkeypatch):
@@ -208,7 +208,7 @@ def test_chunks_change_nothing(monkeypatch):
     assert torch.equal(guidance(z, at(0.5, len(z))), whole) and guidance.classifier.calls > 10 * calls
 
 
-def test_what_a_classifier_rules_out_is_not_drawn():
+def test_tokens_excluded_by_a_classifier_are_not_drawn():
     process = KINDS["levels"]
     for on, never, words in (("states", [2, 8], {0, 1}), ("words", [2], {0, 1, 3})):  # of 8, a cluster, 3 is the word
         allowed = torch.ones(process.num_states, dtype=F64).index_fill(0, torch.tensor(never), 0.0)
@@ -233,7 +233,7 @@ def test_the_gradient_is_there_without_gradients():
 MASKS, Z = KINDS["masked"], torch.tensor([[4, 0]])
 
 
-def say(columns, value=0.0):
+def flat(columns, value=0.0):
     return lambda z, t: torch.full((*z.shape, columns), value)
 
 
@@ -241,11 +241,11 @@ def classed(answer, how="exact", strength=1.0):
     def label(states, t):
         return answer(states) if callable(answer) else answer
 
-    return lambda: ClassifierBased(MASKS, say(4), label, strength, how)(Z, at(0.5))
+    return lambda: ClassifierBased(MASKS, flat(4), label, strength, how)(Z, at(0.5))
 
 
 def made(*given, **options):
-    return lambda: ClassifierFree(MASKS, say(4), say(4), *given, **options)
+    return lambda: ClassifierFree(MASKS, flat(4), flat(4), *given, **options)
 
 
 test_refused_by_name_value_and_rule = refuses(r"""
@@ -258,21 +258,21 @@ test_refused_by_name_value_and_rule = refuses(r"""
     made(2.0, interval=(0.7, 0.2))() | ValueError | interval is \(0.7, 0.2\).*the earlier first
     made(2.0, interval=(0.7,))() | ValueError | interval is \(0.7,\), must be two times
     made(2.0, parameterization="logits")() | ValueError | parameterization is 'logits'
-    ClassifierFree(None, say(4), say(4), 2.0) | TypeError | process is None.*ForwardProcess
-    ClassifierFree(MASKS, None, say(4), 2.0) | TypeError | conditional is None, must be a denoiser
-    ClassifierFree(MASKS, say(4), 3, 2.0) | TypeError | unconditional is 3, must be a denoiser
-    ClassifierFree(MASKS, say(4), say(5), 2.0)(Z, at(0.5))
+    ClassifierFree(None, flat(4), flat(4), 2.0) | TypeError | process is None.*ForwardProcess
+    ClassifierFree(MASKS, None, flat(4), 2.0) | TypeError | conditional is None, must be a denoiser
+    ClassifierFree(MASKS, flat(4), 3, 2.0) | TypeError | unconditional is 3, must be a denoiser
+    ClassifierFree(MASKS, flat(4), flat(5), 2.0)(Z, at(0.5))
         | ValueError | conditional has 4 columns and unconditional has 5 columns: they must be of one vocabulary
-    ClassifierFree(MASKS, say(5), say(5), 2.0)(Z, at(0.5))
+    ClassifierFree(MASKS, flat(5), flat(5), 2.0)(Z, at(0.5))
         | ValueError | conditional: logits has 5 columns, the process has vocab_size 4
-    ClassifierFree(MASKS, say(4), say(4, float("nan")), 2.0)(Z, at(0.5))
+    ClassifierFree(MASKS, flat(4), flat(4, float("nan")), 2.0)(Z, at(0.5))
         | ValueError | unconditional: logits at position.*NaN
     made(lambda t: [t])()(Z, at(0.5)) | TypeError | strength\(0.5\) is \[0.5\], must be a number between 0
     made(lambda t: t - 1)()(Z, at(0.5)) | ValueError | strength\(0.5\) is -0.5, must be between 0
     made(lambda t: math.inf)()(Z, at(0.5)) | ValueError | strength\(0.5\) is inf, must be between 0
-    ClassifierBased(MASKS, say(4), None) | TypeError | classifier is None, must be a function
-    ClassifierBased(MASKS, say(4), say(4), how="both") | ValueError | how is 'both', must be one of 'exact'
-    ClassifierBased(MASKS, say(4), say(4), True) | TypeError | strength is True
+    ClassifierBased(MASKS, flat(4), None) | TypeError | classifier is None, must be a function
+    ClassifierBased(MASKS, flat(4), flat(4), how="both") | ValueError | how is 'both', must be one of 'exact'
+    ClassifierBased(MASKS, flat(4), flat(4), True) | TypeError | strength is True
     classed(torch.zeros(2, 2))() | ValueError | classifier's answer has shape \(2, 2\), must be \(B,\) = \(1,\)
     classed(0.5)() | TypeError | classifier gives float, must be a floating-point tensor \(B,\)
     classed(lambda s: s.sum((1, 2)) * float("nan"))() | ValueError | classifier's answer holds \[nan\]
@@ -283,7 +283,7 @@ test_refused_by_name_value_and_rule = refuses(r"""
 """)
 
 
-def test_a_guidance_prints_what_it_does_and_not_its_networks():
+def test_the_repr_of_a_guidance_omits_its_networks():
     assert repr(free("tree", 2.0)) == f"ClassifierFree({KINDS['tree']!r}, strength=2.0, on='states')"
     shown = repr(free("masked", 2.0, "words", interval=(0.0, 0.5)))
     assert shown == f"ClassifierFree({KINDS['masked']!r}, strength=2.0, on='words', interval=(0.0, 0.5))"

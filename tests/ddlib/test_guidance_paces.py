@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fixtures import F64, tells_times
+from fixtures import F64, with_own_times
 from guidance_cases import KINDS
 
 import ddlib as dd
@@ -14,9 +14,9 @@ from ddlib.paces import Blocks, Ramp
 def guidances():
     for name, on in [("masked", "words"), ("tree", "states"), ("levels", "states"), ("xi", "words"), ("gidd", "words")]:
         process, options = KINDS[name], {"on": on, "interval": (0.25, 0.75)}
-        parts = [tells_times(Lookup(process, seed)) for seed in (1, 2)]
+        parts = [with_own_times(Lookup(process, seed)) for seed in (1, 2)]
         yield pytest.param(ClassifierFree(process, *parts, lambda t: 1 + t, **options), id=f"free-{name}")
-        label = tells_times(Scale(process, 3))
+        label = with_own_times(Scale(process, 3))
         for how in ("exact", "first order"):
             based = ClassifierBased(process, parts[0], label, lambda t: 1 + t, how, **options)
             yield pytest.param(based, id=f"{how}-{name}")
@@ -24,7 +24,7 @@ def guidances():
 
 @pytest.mark.parametrize("guidance", [*guidances()])
 def test_a_position_is_steered_by_its_own_time(guidance):
-    """Parts that look at no time: what is said of a position is what is said of it at its time in a text of one."""
+    """Parts that do not depend on the time: the result at a position is that of its time in a sequence of one."""
     process, t = guidance.process, torch.tensor([[0.2, 0.7, 0.5], [0.9, 0.4, 0.6]], dtype=F64)
     x = torch.tensor([[0, 1, 2], [3, 0, 1]])
     z = process.sample(x, t, torch.Generator().manual_seed(0))
@@ -37,7 +37,7 @@ def test_a_position_is_steered_by_its_own_time(guidance):
 @pytest.mark.parametrize("name", ["masked", "tree"])
 def test_guided_texts_are_drawn_and_bounded_at_a_pace(name, pace):
     process = KINDS[name]
-    parts = [tells_times(Lookup(process, seed)) for seed in (1, 2)]
+    parts = [with_own_times(Lookup(process, seed)) for seed in (1, 2)]
     on = "words" if name == "masked" else "states"
     guided = ClassifierFree(process, *parts, 2.0, on)
     options = {"parameterization": guided.parameterization, "pace": pace}
@@ -51,18 +51,19 @@ def test_guided_texts_are_drawn_and_bounded_at_a_pace(name, pace):
 def test_the_part_that_takes_one_time_is_named(lacks):
     process = KINDS["masked"]
     parts = {
-        name: Lookup(process, 1) if name == lacks else tells_times(Lookup(process, 2)) for name in ClassifierFree.parts
+        name: Lookup(process, 1) if name == lacks else with_own_times(Lookup(process, 2))
+        for name in ClassifierFree.parts
     }
     guided = ClassifierFree(process, **parts, strength=2.0)
     with pytest.raises(TypeError, match=f"the {lacks} of ClassifierFree, Lookup, takes one time per sequence"):
         dd.sample(process, guided, (3, 4), steps=4, pace=Blocks(2))
-    alone = guided.replaced(strength=1.0 if lacks == "unconditional" else 0.0)  # the other part is not asked
+    alone = guided.replaced(strength=1.0 if lacks == "unconditional" else 0.0)  # the other part is not called
     assert dd.sample(process, alone, (3, 4), steps=4, pace=Blocks(2)).shape == (3, 4)
 
 
-def test_the_law_of_a_step_and_blocks_at_once_are_refused_by_name():
+def test_step_distributions_and_blocks_together_are_refused_by_name():
     process = KINDS["gidd"]
-    parts = [tells_times(Lookup(process, seed)) for seed in (1, 2)]
+    parts = [with_own_times(Lookup(process, seed)) for seed in (1, 2)]
     with pytest.raises(TypeError, match=r"steers the law of z_s.* on='words'"):
         dd.sample(process, ClassifierFree(process, *parts, 2.0, "states"), (3, 4), steps=4, pace=Blocks(2))
     guided = ClassifierFree(process, *parts, 2.0)

@@ -1,4 +1,4 @@
-"""Guidance: which samplers it serves, and what they ask."""
+"""Guidance: the samplers that it supports, and their network calls."""
 
 from contextlib import suppress
 
@@ -46,7 +46,7 @@ def test_every_sampler_that_serves_the_process_serves_its_guidance(name, sampler
 
 
 @pytest.mark.parametrize("name", ["xi", "uniform", "gidd"])
-def test_where_no_law_of_words_tells_it_ancestral_alone_draws(name):
+def test_step_distributions_without_token_probabilities_require_ancestral(name):
     guidance = free(name)
     assert guidance.has_step_distribution and bool((guided(guidance) < 4).all())
     assert guided(guidance, prompt=torch.tensor([3, 0]))[:, :2].tolist() == [[3, 0]] * 4
@@ -76,7 +76,7 @@ def test_particles_steer_as_the_sampler_inside_does():
 
 
 @pytest.mark.parametrize("name", slow_but(["xi", "levels"], "xi"))
-def test_where_nothing_jumps_the_parts_are_not_called(name):
+def test_without_jumps_the_parts_are_not_called(name):
     guidance = free(name)
     grid = torch.cat([torch.ones(1), torch.linspace(1 - 1e-6, 1e-6, 25), torch.zeros(1)]).to(F64)
     whole = guided(guidance, shape=(4, 3), times=grid, compact=False)
@@ -159,7 +159,7 @@ FIRST = FirstHitting()
     ),
     ids=str,
 )
-def test_a_classifier_turns_the_law_of_texts_into_that_given_the_label(name, sampler, on):
+def test_a_classifier_gives_the_distribution_given_the_label(name, sampler, on):
     process, n = KINDS[name], 2000
     joint = labelled(4)
     guidance = ClassifierBased(process, exact_cavity(process, joint.sum(-1)), classifier(process, joint), on=on)
@@ -168,6 +168,6 @@ def test_a_classifier_turns_the_law_of_texts_into_that_given_the_label(name, sam
     words = dd.sample(
         process, guidance, (n, 2), sampler, steps, parameterization=guidance.parameterization, generator=generator
     )
-    law = joint[..., 0] / joint[..., 0].sum()
-    assert follows(words, law)
-    assert (law - joint.sum(-1)).abs().max() > 0.03  # the label says something
+    probs = joint[..., 0] / joint[..., 0].sum()
+    assert follows(words, probs)
+    assert (probs - joint.sum(-1)).abs().max() > 0.03  # the label is informative

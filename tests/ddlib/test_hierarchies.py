@@ -24,7 +24,7 @@ def maps(draw, children=None):
 
 
 @given(maps())
-def test_rows_are_laws_and_the_right_parent_has_xi(m):
+def test_rows_sum_to_one_and_the_right_parent_has_xi(m):
     dense = m.matrix()
     assert dense.shape == (m.num_children, m.num_parents)
     assert torch.allclose(dense.sum(1), torch.ones(m.num_children, dtype=torch.float64), atol=1e-15)
@@ -43,9 +43,9 @@ def test_perturbed_rows_are_those_of_the_theory(parents, xi):
 @given(maps(), st.data())
 def test_every_action_is_that_of_the_dense_matrix(m, data):
     dense = m.matrix()
-    law = data.draw(strategies.token_logits(3, m.num_children)).softmax(-1)
-    assert torch.allclose(m.push(law), law @ dense, atol=1e-15)
-    assert torch.allclose(m.log_push(law.log()), (law @ dense).log(), atol=1e-12)
+    probs = data.draw(strategies.token_logits(3, m.num_children)).softmax(-1)
+    assert torch.allclose(m.push(probs), probs @ dense, atol=1e-15)
+    assert torch.allclose(m.log_push(probs.log()), (probs @ dense).log(), atol=1e-12)
     child = torch.arange(m.num_children)
     assert torch.equal(m.row(child), dense)
     parent = torch.arange(m.num_parents)
@@ -66,7 +66,7 @@ def test_products_keep_the_form(children, data):
 
 @given(maps(), st.integers(0, 2**31))
 def test_sampled_parents_follow_the_row(m, seed):
-    """Exactly, not statistically: an even grid of uniforms hits each parent as often as its probability says."""
+    """Exactly, not statistically: an even grid of uniforms hits each parent as often as its probability."""
     if m.spread is None:
         return
     u = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
@@ -76,7 +76,7 @@ def test_sampled_parents_follow_the_row(m, seed):
         assert torch.allclose(counts, m.row(torch.tensor(child)).float(), atol=3 / 4000)
 
 
-def test_log_push_survives_what_push_cannot_hold():
+def test_log_push_is_finite_where_push_underflows():
     m = parent_map([0, 0, 1])
     log_probs = torch.tensor([[-200.0, -300.0, 0.0]])
     assert torch.allclose(m.log_push(log_probs), torch.tensor([[-200.0, 0.0]]))
@@ -134,7 +134,7 @@ def test_a_tree_can_be_moved_and_keeps_its_precision():
     assert tree.maps[0].spread.device.type == "meta"
 
 
-def test_users_may_write_their_own():
+def test_users_may_write_a_hierarchy():
     class Halves(Hierarchy):
         def __init__(self, size):
             half = torch.arange(size) // (size // 2)
@@ -165,8 +165,8 @@ def test_one_vector_of_parents_may_stand_alone(make, form):
     assert tree.levels == (5, 3, 1) and tree.maps[0].parents.tolist() == VECTOR
 
 
-def test_reprs_tell_hierarchies_and_processes_apart():
-    """What differs shows, what is the default does not."""
+def test_reprs_of_hierarchies_and_processes_are_distinct():
+    """Arguments that differ are shown, defaults are not."""
     tree, vector = Tree([[0, 0, 1, 1, 2, 2], [0, 1, 1]]), [0, 0, 1, 1, 2]
     assert repr(Flat(3)) == "Flat(levels=(3, 1))" and repr(Tree([0, 0, 0])) == "Tree(levels=(3, 1, 1))"
     assert repr(tree).startswith("Tree(levels=(6, 3, 2, 1), parents=") and repr(tree).count("=") == 2
@@ -182,8 +182,8 @@ def test_reprs_tell_hierarchies_and_processes_apart():
     processes = [
         *(dd.processes.Hierarchical(hierarchy, linear) for hierarchy in (tree, *others)),
         dd.presets.hdlm(vector), dd.presets.hdlm(vector, xi=0.8), dd.presets.hdlm(vector, gamma=2.0),
-        *(dd.processes.Uniform(3, clock) for clock in (linear, cosine)),
-        *(dd.processes.RateMatrix(rates, clock) for rates in (matrix, 2 * matrix) for clock in (linear, cosine)),
+        *(dd.processes.Uniform(3, schedule) for schedule in (linear, cosine)),
+        *(dd.processes.RateMatrix(rates, schedule) for rates in (matrix, 2 * matrix) for schedule in (linear, cosine)),
     ]  # fmt: skip
     assert len(set(map(repr, processes))) == len(processes)
     assert "xi=(0.8,)" in repr(processes[6]) and repr(Tree(VECTOR)) == repr(Tree([torch.tensor(VECTOR)]))
@@ -256,7 +256,7 @@ def test_the_last_uniform_before_one_draws_a_parent_that_exists(clusters):
             assert (drawn >= 0).all() and (drawn < clusters).all() and int(drawn[-1]) == child
 
 
-def test_maps_take_any_integers_and_keep_the_precision_of_laws():
+def test_maps_take_any_integers_and_keep_the_precision_of_probabilities():
     for dtype in (torch.int8, torch.int32, torch.int64):
         edge = parent_map(torch.tensor([0, 0, 1], dtype=dtype), 0.8)
         assert edge.parents.dtype == torch.int64

@@ -56,11 +56,11 @@ def test_within_a_group_the_surest_position_comes_first():
     process = LEVELS["masked"]
     sure = torch.tensor([0.5, 0.9, 0.6, 0.8, 0.95, 0.7, 0.97, 0.99], dtype=F64)  # later groups are surer
     size = process.vocab_size
-    law = ((1 - sure) / (size - 1))[:, None].repeat(1, size)
-    law[:, 0] = sure
+    probs = ((1 - sure) / (size - 1))[:, None].repeat(1, size)
+    probs[:, 0] = sure
 
     def denoiser(z, t):
-        return law.log().expand(len(z), -1, -1)
+        return probs.log().expand(len(z), -1, -1)
 
     pace = Patches((2, 4), (2, 2))  # groups 0 1 4 5 and 2 3 6 7
     for score in ("probability", "margin", "entropy"):
@@ -135,7 +135,7 @@ def test_the_prompt_is_left_and_the_rest_comes_in_order():
     assert found == [[7], [6], [5], [4], [2], [1]] and states[-1, 0, [0, 3]].tolist() == [1, 0]
 
 
-def test_what_is_no_order_is_refused():
+def test_objects_other_than_orders_are_refused():
     process = LEVELS["masked"]
     for pace, error, message in (
         (Together(), TypeError, "pace is Together.*must be one whose positions move in turn"),

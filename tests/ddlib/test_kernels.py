@@ -154,19 +154,19 @@ def test_only_one_graph_break_under_compile():
 def test_words_need_no_logit_and_a_cluster_only_its_own():
     process = MANY["four-levels"]
     layer, (x, z, t) = batch(process, rows=200)
-    asked = torch.zeros(process.num_states, process.vocab_size)
+    used = torch.zeros(process.num_states, process.vocab_size)
     for state in range(process.num_states):
         here = z == state
         if here.any():
             loss = dd.linear_nelbo(process, *layer[:2], x, z, t)[here].sum()
-            asked[state] = torch.autograd.grad(loss, layer[1])[0].abs().sum(1)
+            used[state] = torch.autograd.grad(loss, layer[1])[0].abs().sum(1)
     hierarchy = process.hierarchy
     for level in range(1, hierarchy.depth + 1):
         under = hierarchy.between(0, level).matrix()
         for member in range(hierarchy.levels[level]):
-            needed = asked[hierarchy.offsets[level] + member] > 0
+            needed = used[hierarchy.offsets[level] + member] > 0
             assert not (needed & (under[:, member] == 0)).any()
-    assert (asked[: process.vocab_size] == 0).all() and (asked[-1] > 0).all()
+    assert (used[: process.vocab_size] == 0).all() and (used[-1] > 0).all()
 
 
 class Doubled:

@@ -81,13 +81,13 @@ def test_kernels_and_their_products_act_as_dense_matrices(kernels, limit):
             for j, edge in enumerate(kernels[i:], start=i + 1):
                 dense, kernel = dense @ edge.matrix(), hierarchy.between(i, j)
                 child, parent = (torch.arange(size)[None] for size in dense.shape)
-                law, grid = randn(2, 3, len(dense), seed=i).softmax(-1), (torch.arange(500, dtype=F64) + 0.5) / 500
+                probs, grid = randn(2, 3, len(dense), seed=i).softmax(-1), (torch.arange(500, dtype=F64) + 0.5) / 500
                 drawn = kernel.sample(child.T.expand(-1, 500), grid.expand(len(dense), -1))
                 entry = kernel.entry(child.T.expand(dense.shape), parent.expand(dense.shape))
                 for found in (kernel.matrix(), kernel.row(child)[0], kernel.column(parent)[0].T, entry):
                     assert torch.allclose(found, dense, rtol=1e-12, atol=1e-12)
-                for found in (kernel.push(law), kernel.log_push(law.log()).exp()):
-                    assert torch.allclose(found, law @ dense, rtol=1e-12, atol=1e-12)
+                for found in (kernel.push(probs), kernel.log_push(probs.log()).exp()):
+                    assert torch.allclose(found, probs @ dense, rtol=1e-12, atol=1e-12)
                 assert torch.allclose((drawn[..., None] == parent).double().mean(1), dense, atol=2 / 500)
                 last = kernel.sample(child[0], torch.full((len(dense),), 1 - 2**-53, dtype=F64))
                 assert bool((kernel.entry(child[0], last) > 0).all())

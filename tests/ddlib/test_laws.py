@@ -1,4 +1,4 @@
-"""Samplers recover laws that are known: exact denoisers of a joint law, chi-square with fixed seeds."""
+"""Samplers recover known distributions: exact denoisers of a joint distribution, chi-square with fixed seeds."""
 
 import pytest
 import torch
@@ -23,13 +23,13 @@ HIERARCHICAL = list(FOUR_TOKENS)
 WORD = torch.tensor([0.45, 0.10, 0.25, 0.20], dtype=torch.float64)
 
 
-def chi_square(tokens, law):
+def chi_square(tokens, probs):
     """The statistic in units of its standard deviation above its mean."""
-    index = tokens[:, 0] if law.ndim == 1 else tokens[:, 0] * law.shape[1] + tokens[:, 1]
-    expected = law.flatten() * len(tokens)
-    counts = torch.bincount(index, minlength=law.numel()).double()
+    index = tokens[:, 0] if probs.ndim == 1 else tokens[:, 0] * probs.shape[1] + tokens[:, 1]
+    expected = probs.flatten() * len(tokens)
+    counts = torch.bincount(index, minlength=probs.numel()).double()
     statistic = float(((counts - expected) ** 2 / expected).sum())
-    freedom = law.numel() - 1
+    freedom = probs.numel() - 1
     return (statistic - freedom) / (2 * freedom) ** 0.5
 
 
@@ -46,7 +46,7 @@ def test_ancestral_sampling_of_one_word_is_exact_for_any_number_of_steps(name, s
 
 
 @pytest.mark.parametrize("name", slow_but([n for n in PROCESSES if "geometric" not in n], "levels-xi"))
-def test_ancestral_sampling_recovers_a_joint_law(name):
+def test_ancestral_sampling_recovers_a_joint_distribution(name):
     process = PROCESSES[name]
     # two tokens that jump in one step are drawn independently, and GIDD's rates grow like t^(-1/2) at the data:
     # on 100 even steps its chi-square is 30 deviations high, on 400 6, on 1600 none
@@ -58,7 +58,7 @@ def test_ancestral_sampling_recovers_a_joint_law(name):
 
 
 @pytest.mark.parametrize("name", HIERARCHICAL)
-def test_first_hitting_recovers_a_joint_law_exactly(name):
+def test_first_hitting_recovers_a_joint_distribution_exactly(name):
     process = PROCESSES[name]
     events = 2 * process.hierarchy.depth
     tokens = dd.sample(
@@ -68,7 +68,7 @@ def test_first_hitting_recovers_a_joint_law_exactly(name):
     assert chi_square(tokens, PAIR) < 5
 
 
-def test_the_test_notices_a_wrong_law():
+def test_the_test_detects_a_wrong_distribution():
     """Independent draws with the right margins, as one step makes them, must fail where many steps pass."""
     process = PROCESSES["masked"]
     tokens = dd.sample(
@@ -90,7 +90,7 @@ def test_prompts_condition_the_rest(name):
         assert chi_square(tokens[:, 1:], PAIR[1] / PAIR[1].sum()) < 5
 
 
-def test_levels_move_as_the_bracket_says():
+def test_levels_move_with_the_probabilities_of_the_bracket():
     """Theory section 3: the level of z_s given that of z_t, against the chain's own counts."""
     process = PROCESSES["levels-xi"]
     t, s = torch.full((N,), 0.8, dtype=torch.float64), torch.full((N,), 0.5, dtype=torch.float64)

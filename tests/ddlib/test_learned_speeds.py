@@ -28,7 +28,7 @@ def process(**options):
     return dd.processes.Hierarchical(tree(**options), dd.schedules.Cosine())
 
 
-def law_of_levels(speeds, sigma):
+def level_probs(speeds, sigma):
     """Occupancies, and speed times occupancy below over occupancy, by mpmath."""
     matrix = mpmath.zeros(len(speeds) + 1)
     for i, speed in enumerate(speeds):
@@ -54,9 +54,9 @@ def test_slopes_of_occupancies_and_weights(speeds):
                 ends = []
                 for sign in (1, -1):
                     moved = [v + sign * step * (i == edge) for i, v in enumerate(given)]
-                    ends.append(law_of_levels(moved, mpmath.mpf(sigma)))
+                    ends.append(level_probs(moved, mpmath.mpf(sigma)))
                 exact = [(up - down) / (2 * step) for up, down in zip(*ends, strict=True)]
-                size = [abs(v) / given[edge] for v in law_of_levels(given, mpmath.mpf(sigma))]
+                size = [abs(v) / given[edge] for v in level_probs(given, mpmath.mpf(sigma))]
             for got, want, unit in zip(slopes[:, edge].tolist(), exact, size, strict=True):
                 assert abs(got - float(want)) <= 1e-8 * float(abs(want) + unit)
 
@@ -80,7 +80,7 @@ def test_the_speeds_are_parameters_and_start_as_given():
 
 
 def test_a_common_factor_moves_nothing():
-    """It would be another clock."""
+    """It would be another schedule."""
     one = process()
     with torch.no_grad():
         one.hierarchy.learned.log += 3.0
@@ -100,7 +100,7 @@ def test_state_is_saved_moved_and_copied():
     assert "meta" not in repr(one) and "learned" in repr(copy.deepcopy(one).to("meta").hierarchy)
 
 
-def test_what_it_says_of_itself():
+def test_repr_and_properties():
     assert "speed=learned(2, 0.7, 1)" in repr(tree())
     assert tree(fingerprint="abc").fingerprint == "abc"
     reduced = process().small_copy(5)
@@ -151,7 +151,7 @@ def test_gradients_are_finite_at_the_ends_of_time(ends):
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ((1.0, 0.0), r"speed\[1\] is 0.0, must be in \[0.001, 1000\]"),
         ((1.0, -2.0), r"speed\[1\] is -2.0, must be"),
@@ -162,8 +162,8 @@ def test_gradients_are_finite_at_the_ends_of_time(ends):
 )
 @pytest.mark.parametrize("learn", [False, True])
 @pytest.mark.usefixtures("as_users_call")
-def test_bad_speeds_are_named(values, told, learn):
-    with pytest.raises((TypeError, ValueError), match=told):
+def test_bad_speeds_are_named(values, message, learn):
+    with pytest.raises((TypeError, ValueError), match=message):
         dd.hierarchies.Tree([WORDS], speed=values, learn_speeds=learn)
 
 

@@ -65,7 +65,7 @@ class Endings:
 
 
 def probabilities(network, z):
-    """Of a row; at tokens these are certain."""
+    """Probabilities of a row; at tokens they are 0 or 1."""
     probs = network(z[None], None)[0].softmax(-1)
     return torch.where((z < V)[:, None], torch.eye(V)[z.clamp_max(V - 1)].double(), probs)
 
@@ -140,7 +140,7 @@ def published_rho_eos(network, prompt, most, *, start, step, block, high, densit
 
 
 def shown(network):
-    """What a network has seen, each time once."""
+    """States that a network has seen, each time once."""
     seen = []
     for z in network.inputs:
         if not seen or not torch.equal(seen[-1], z):
@@ -363,7 +363,7 @@ def test_the_time_is_that_of_all_positions_of_the_row():
 
 
 class Doubling(Length):
-    """A rule of somebody's own: a row doubles once, after the first step, by masks before its last position."""
+    """A custom rule: a row doubles once, after the first step, by masks before its last position."""
 
     def observe(self, canvas):
         return canvas.outlook(self.word).best

@@ -58,7 +58,7 @@ def test_balanced_levels_have_the_mean_of_the_bound_that_enumeration_gives(lengt
 
 @settings(max_examples=examples(40), deadline=None)
 @given(process=processes(max_depth=4, max_words=5), t=st.floats(1e-4, 1 - 1e-4))
-def test_balanced_texts_are_drawn_by_a_law_and_have_the_mean_of_the_bound(process, t):
+def test_balanced_sequences_follow_a_distribution_and_have_the_mean_of_the_bound(process, t):
     """Over all states of two tokens: chances q / balance sum to one, and nothing of the bound is left out."""
     z = torch.cartesian_prod(*[torch.arange(process.num_states)] * 2)
     x = torch.tensor([[0, process.vocab_size - 1]]).expand_as(z)
@@ -91,9 +91,9 @@ def test_a_balanced_bound_has_the_mean_of_the_bound(name, steps):
     found = dd.bound(process, denoiser, x, seeded(4), levels="balanced", steps=steps).total.sum(-1)
     error = float(found.std()) / math.sqrt(rows)
     if steps is None:
-        law = torch.zeros(words, words, dtype=torch.float64)
-        law[0, -1] = 1
-        expected = float(integrate_bound(process, law, denoiser, points=60))
+        probs = torch.zeros(words, words, dtype=torch.float64)
+        probs[0, -1] = 1
+        expected = float(integrate_bound(process, probs, denoiser, points=60))
     else:
         other = dd.bound(process, denoiser, x, seeded(5), steps=steps).total.sum(-1)
         expected, error = float(other.mean()), math.hypot(error, float(other.std()) / math.sqrt(rows))
@@ -106,7 +106,7 @@ def test_a_balanced_bound_has_the_mean_of_the_bound(name, steps):
     ids=["masks", "tree", "gidd"],
 )
 def test_balanced_levels_take_noise_out_of_the_bound(process, share):
-    """Of one time's draws, with a network that loses the same everywhere: as a share of the standard deviation.
+    """Spread of one time's draws for a network of equal loss everywhere, as a share of the standard deviation.
 
     For masks the weight is then L / k where k are masked, whatever the time: nothing is left.
     """

@@ -1,4 +1,4 @@
-"""The exact likelihood of a text by an order: a law over texts, that of the texts which the order draws."""
+"""Exact likelihood of a sequence under an order: the distribution of the sequences that the order draws."""
 
 import itertools
 import math
@@ -46,7 +46,7 @@ PROCESSES = {
 
 
 class Opinions:
-    """A network of so many positions that looks at all states and at the time, with no joint law behind it."""
+    """A network of so many positions that depends on all states and the time, of no joint distribution."""
 
     def __init__(self, process, length, columns=None, seed=0):
         generator = torch.Generator().manual_seed(seed)
@@ -67,7 +67,7 @@ def texts(process, length):
     return torch.cartesian_prod(*[torch.arange(process.vocab_size)] * length).view(-1, length)
 
 
-def law(process, denoiser, order, length=2, **options):
+def probs_of(process, denoiser, order, length=2, **options):
     """The probability of every text."""
     found = dd.likelihood(process, denoiser, texts(process, length), order, **options).log_likelihood
     return found.exp().view((process.vocab_size,) * length)
@@ -79,7 +79,7 @@ def law(process, denoiser, order, length=2, **options):
 def test_likelihoods_of_all_texts_sum_to_one(order, name, steps):
     process = PROCESSES[name]
     length = 2 if name == "three" else 3
-    total = law(process, Opinions(process, length), order, length, steps=steps).sum()
+    total = probs_of(process, Opinions(process, length), order, length, steps=steps).sum()
     assert abs(float(total) - 1) < 1e-12
 
 
@@ -88,24 +88,24 @@ def plain_processes(draw):
     """Masks and trees that keep words in their clusters, of up to four levels."""
     tree = draw(strategies.hierarchies(max_depth=4, max_words=5))
     parents = [edge.parents.tolist() for edge in tree.maps[:-1]]
-    clock = draw(strategies.exact_schedules())
-    return Hierarchical(Tree(parents, speed=tree.speeds), clock) if parents else Masked(tree.vocab_size, clock)
+    schedule = draw(strategies.exact_schedules())
+    return Hierarchical(Tree(parents, speed=tree.speeds), schedule) if parents else Masked(tree.vocab_size, schedule)
 
 
 @given(plain_processes(), st.sampled_from(list(ORDERS.values())), st.integers(1, 9), st.integers(0, 99))
 @settings(max_examples=examples(60))
 def test_they_sum_to_one_for_every_tree_order_and_number_of_steps(process, order, steps, seed):
     for count in (None, steps):
-        assert abs(float(law(process, Opinions(process, 2, seed=seed), order, steps=count).sum()) - 1) < 1e-12
+        assert abs(float(probs_of(process, Opinions(process, 2, seed=seed), order, steps=count).sum()) - 1) < 1e-12
 
 
 @pytest.mark.parametrize("name", slow_but(PROCESSES, "three"))
 @every_order
-def test_given_the_best_network_it_is_the_law_of_the_text(name, order):
+def test_the_likelihood_of_the_exact_network_is_the_probability_of_the_sequence(name, order):
     process = PROCESSES[name]
     noise = torch.randn((process.vocab_size,) * 3, generator=torch.Generator().manual_seed(1), dtype=F64)
     known = noise.flatten().softmax(0).view_as(noise)
-    found = law(process, exact_cavity(process, known), order, 3)
+    found = probs_of(process, exact_cavity(process, known), order, 3)
     if order.consistent_joint:
         torch.testing.assert_close(found, known, atol=0, rtol=1e-9)
     elif order is ORDERS["bounded-inf"]:  # what is drawn at once is drawn independently
@@ -116,18 +116,18 @@ def test_given_the_best_network_it_is_the_law_of_the_text(name, order):
 @pytest.mark.parametrize("steps", slow_but([None, 2], None))
 @pytest.mark.parametrize("name", slow_but(PROCESSES, "three"))
 @pytest.mark.parametrize("order", slow_but(ORDERS, "margin"))
-def test_texts_are_drawn_as_often_as_it_says(name, order, steps):
+def test_sequences_are_drawn_as_often_as_their_likelihood(name, order, steps):
     process, order, draws = PROCESSES[name], ORDERS[order], 4000
     denoiser, size, edges = Opinions(process, 2), process.vocab_size, len(process.levels) - 1
     generator = torch.Generator().manual_seed(4)
     words = dd.sample(process, denoiser, (draws, 2), order, steps or 2 * edges, generator=generator)
     counts = tally(words @ torch.tensor([[size], [1]]), size * size).view(size, size)
-    compared = frequencies("draws", ("x_0", "x_1"), counts, law(process, denoiser, order, steps=steps), draws)
+    compared = frequencies("draws", ("x_0", "x_1"), counts, probs_of(process, denoiser, order, steps=steps), draws)
     assert bool(((compared.got - compared.expected).abs() <= compared.allowed).all())
 
 
 def test_left_to_right_is_the_chain_rule():
-    """p(x) = prod p(x_l | x_<l, masks), each factor asked of the network at the share of masks that is left."""
+    """p(x) = prod p(x_l | x_<l, masks), each factor at the share of masks that is left."""
     process, length = Masked(4, Linear()), 3
     denoiser, x = Opinions(process, 3), texts(Masked(4, Linear()), 3)
     total = torch.zeros(len(x), dtype=F64)
@@ -136,7 +136,7 @@ def test_left_to_right_is_the_chain_rule():
         t = torch.full((len(x),), (length - k) / length)
         total += denoiser(z, t)[:, k].log_softmax(-1).gather(1, x[:, k : k + 1])[:, 0]
     found = dd.likelihood(process, denoiser, x, LeftToRight())
-    torch.testing.assert_close(found.log_likelihood, total, atol=1e-6, rtol=1e-6)  # t is told in float32
+    torch.testing.assert_close(found.log_likelihood, total, atol=1e-6, rtol=1e-6)  # t is passed in float32
     torch.testing.assert_close(found.per_position.sum(1), found.log_likelihood)
 
 
@@ -147,23 +147,23 @@ def test_left_to_right_goes_down_to_the_word_before_it_goes_on():
     assert levels == [[max(3 - max(k - 3 * i, 0), 0) for i in range(3)] for k in range(10)]
 
 
-def test_left_to_right_asks_about_the_next_position_alone(monkeypatch):
-    process, asked = LEVELS["levels"], []
+def test_left_to_right_evaluates_the_next_position_only(monkeypatch):
+    process, counts = LEVELS["levels"], []
     right = dd.samplers.runtime.model.ModelWrapper.at
 
     def at(self, z, t, where):
-        asked.append(where.sum(-1).tolist())
+        counts.append(where.sum(-1).tolist())
         return right(self, z, t, where)
 
     monkeypatch.setattr(dd.samplers.runtime.model.ModelWrapper, "at", at)
     dd.likelihood(process, Halves(process), torch.zeros(2, 4, dtype=torch.int64), LeftToRight())
-    assert asked == [[1, 1]] * 12
-    asked.clear()
+    assert counts == [[1, 1]] * 12
+    counts.clear()
     dd.likelihood(process, Halves(process), torch.zeros(1, 4, dtype=torch.int64), LeftToRight(), steps=6)
-    assert [number for (number,) in asked] == [2] * 6
+    assert [number for (number,) in counts] == [2] * 6
 
 
-def test_all_at_once_it_is_the_product_of_the_laws_at_the_mask():
+def test_in_one_step_the_likelihood_is_the_product_of_the_probabilities_at_the_mask():
     process, x = PROCESSES["three"], texts(PROCESSES["three"], 2)
     denoiser = Opinions(process, 2)
     masks = torch.full_like(x, process.num_states - 1)
@@ -195,7 +195,7 @@ def test_child_logits_and_those_of_words_give_the_same(order):
 
 @pytest.mark.parametrize("name", slow_but(["masked", "levels"], "levels"))
 @every_order
-def test_halves_of_a_network_give_what_the_whole_gives(name, order):
+def test_halves_of_a_network_agree_with_the_whole(name, order):
     process = LEVELS[name]
     x = torch.randint(6, (5, 4), generator=torch.Generator().manual_seed(0))
     ours = dd.likelihood(process, Halves(process), x, order)
@@ -203,11 +203,11 @@ def test_halves_of_a_network_give_what_the_whole_gives(name, order):
     torch.testing.assert_close(ours.per_position, theirs.per_position)
 
 
-def test_posterior_logits_mean_what_they_mean_elsewhere():
+def test_posterior_logits_have_the_same_meaning_everywhere():
     process = PROCESSES["two"]
     noise = torch.randn(5, 5, generator=torch.Generator().manual_seed(2), dtype=F64)
     known = noise.flatten().softmax(0).view_as(noise)
-    found = law(process, exact_posterior(process, known), Confidence(), parameterization="posterior")
+    found = probs_of(process, exact_posterior(process, known), Confidence(), parameterization="posterior")
     torch.testing.assert_close(found, known, atol=0, rtol=1e-9)
 
 
@@ -221,7 +221,7 @@ def test_a_batch_changes_no_text(order, steps):
     stands[0], stands[1] = True, False
     halves = Halves(process)
     whole = dd.likelihood(process, halves, x, order, steps=steps, given=stands)
-    assert halves.sequences < 6 * halves.calls  # who is done is asked no more
+    assert halves.sequences < 6 * halves.calls  # finished rows are not evaluated
     for row in range(6):
         one = dd.likelihood(process, Halves(process), x[[row]], order, steps=steps, given=stands[[row]])
         torch.testing.assert_close(one.per_position[0], whole.per_position[row])
@@ -229,19 +229,19 @@ def test_a_batch_changes_no_text(order, steps):
 
 
 @every_order
-def test_what_is_given_is_a_condition(order):
+def test_given_tokens_are_a_condition(order):
     process = PROCESSES["two"]
     noise = torch.randn(5, 5, 5, generator=torch.Generator().manual_seed(1), dtype=F64)
     known = noise.flatten().softmax(0).view_as(noise)
     stands = torch.tensor([False, True, False]).expand(125, 3)
-    found = law(process, exact_cavity(process, known), order, 3, given=stands)
+    found = probs_of(process, exact_cavity(process, known), order, 3, given=stands)
     torch.testing.assert_close(found.sum((0, 2)), torch.ones(5, dtype=F64))
     if order.consistent_joint:
         torch.testing.assert_close(found, known / known.sum((0, 2), keepdim=True))
 
 
 def test_the_bound_of_masks_is_the_mean_over_all_orders():
-    """A network that is not told the time: -E log p by a random order is the bound, text by text, and not above it."""
+    """Network without the time: -E log p under a random order is the bound of each sequence, and not above it."""
     process, length = Masked(3, Linear()), 3
     opinions = Opinions(process, length)
     x = torch.tensor([[2, 0, 1]])
@@ -310,14 +310,14 @@ def test_the_chain_is_the_order_of_the_sets_one_position_at_a_time():
         z = torch.full((1, length), process.vocab_size)
         for _ in range(2):
             t = (z == process.vocab_size).double().mean(1)
-            law = denoiser(z, t)[0].softmax(-1)
-            best = law.topk(2).values
+            probs = denoiser(z, t)[0].softmax(-1)
+            best = probs.topk(2).values
             margin = (best[:, 0] - best[:, 1]).masked_fill(z[0] < process.vocab_size, -1)
             for position in margin.argsort(descending=True)[:2].tolist():
                 t = (z == process.vocab_size).double().mean(1)
                 want[row] -= denoiser(z, t)[0, position].log_softmax(-1)[words[position]]
                 z[0, position] = words[position]
-    torch.testing.assert_close(costs.chain, want, atol=1e-6, rtol=1e-6)  # t is told in float32
+    torch.testing.assert_close(costs.chain, want, atol=1e-6, rtol=1e-6)  # t is passed in float32
     assert (costs.chain + again.log_likelihood).abs().max() > 0.1
 
 
@@ -393,7 +393,7 @@ BLOCK_PROCESSES = {"masked": Masked(4, Cosine()), "two": dd.presets.hdlm([0, 1, 
 
 @pytest.mark.parametrize("name", BLOCK_PROCESSES)
 @pytest.mark.parametrize("network", NETWORKS)
-def test_block_by_block_what_is_kept_changes_no_likelihood(name, network):
+def test_block_by_block_a_cache_changes_no_likelihood(name, network):
     process = BLOCK_PROCESSES[name]
     x = torch.randint(4, (5, 8), generator=torch.Generator().manual_seed(0))
     given = torch.zeros(5, 8, dtype=torch.bool)
@@ -415,21 +415,21 @@ def test_block_by_block_likelihoods_sum_to_one(name, denoiser):
     process = BLOCK_PROCESSES[name]
     network = denoiser(process.num_states, 4, 2)
     for order, options in ((Confidence(), {}), (LeftToRight(), {"steps": 1}), (Confidence("entropy"), {"group": 2})):
-        total = law(process, network, order, 4, pace=Blocks(2), **options).sum()
+        total = probs_of(process, network, order, 4, pace=Blocks(2), **options).sum()
         assert abs(float(total) - 1) < 1e-12
     costs = dd.order_costs(process, network, texts(process, 4), Confidence(), 2, pace=Blocks(2))
     assert all(abs(float((-nats).exp().sum()) - 1) < 1e-12 for nats in costs[:3])
 
 
 @pytest.mark.statistical
-def test_block_by_block_sequences_are_drawn_as_often_as_it_says():
+def test_block_by_block_sequences_are_drawn_as_often_as_their_likelihood():
     process, draws = BLOCK_PROCESSES["two"], 4000
     denoiser = ByBlocks(process.num_states, 4, 1)
     words = dd.sample(
         process, denoiser, (draws, 2), Confidence(), 2, pace=Blocks(1), generator=torch.Generator().manual_seed(4)
     )
     counts = tally(words @ torch.tensor([[4], [1]]), 16).view(4, 4)
-    expected = law(process, denoiser, Confidence(), 2, pace=Blocks(1))
+    expected = probs_of(process, denoiser, Confidence(), 2, pace=Blocks(1))
     compared = frequencies("draws", ("x_0", "x_1"), counts, expected, draws)
     assert bool(((compared.got - compared.expected).abs() <= compared.allowed).all())
 
@@ -450,14 +450,14 @@ def costs(order=None, group=4, **options):
 
 
 class Gambling(LeftToRight):
-    """An order of somebody who never heard of ``deterministic``."""
+    """A third-party order without ``deterministic``."""
 
     def noise(self, run, z):
         return torch.rand(z.shape, dtype=torch.float64)
 
 
 class Looped(Masked):
-    """A process of somebody's own that keeps no word in its cluster."""
+    """A third-party process that keeps no token in its cluster."""
 
     def subtree_logits_suffice(self, level, target, force=False):
         return False
@@ -511,12 +511,12 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
 """)
 
 
-def test_nothing_to_read_asks_nobody():
+def test_a_given_sequence_makes_no_call():
     found = read(given=torch.ones_like(X, dtype=torch.bool))
     assert found.calls == 0 and found.log_likelihood.tolist() == [0.0]
 
 
-def test_orders_say_whether_they_choose_without_chance():
+def test_orders_have_a_property_for_deterministic_choice():
     assert all(
         one.deterministic == (getattr(one, "temperature", 0) == 0)
         for name in ("confidence", "entropy_bounded", "left_to_right")
@@ -529,11 +529,11 @@ def test_orders_say_whether_they_choose_without_chance():
 
 def test_a_subclass_of_an_order_may_look_at_the_predictions():
     class Scored(LeftToRight):
-        def confidence(self, law):
-            return law.amax(-1)
+        def confidence(self, probs):
+            return probs.amax(-1)
 
     assert Scored().uses_predictions and Scored().deterministic and not Gambling().deterministic
 
 
-def test_a_clock_that_ends_late_enough_for_float64_is_served():
+def test_a_schedule_that_ends_late_enough_for_float64_is_accepted():
     dd.likelihood(Masked(4, Geometric(1e-3, 60.0)), lambda z, t: torch.zeros(*z.shape, 4), X)

@@ -157,7 +157,7 @@ test_a_matrix_that_holds_no_rates_is_refused = refuses(r"""
 """)
 
 
-def test_a_process_that_never_mixes_counts_what_is_left_at_the_last_time():
+def test_a_process_that_never_mixes_counts_the_residual_at_the_last_time():
     """Two groups that exchange at 1e-3: the bound of flat logits is the entropy only with its prior term."""
     process = RateMatrix(drawn(6, 1e-3, 0.0, 4), dd.schedules.Linear())
     last = torch.tensor([1 - 2**-24], dtype=F64)

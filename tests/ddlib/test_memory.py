@@ -53,8 +53,8 @@ PROCESSES = {
 }
 
 
-def test_the_recorder_sees_what_is_alive_and_what_is_not():
-    """Two buffers at once, then one: a recorder that misses frees or allocations would say otherwise."""
+def test_the_recorder_distinguishes_live_and_freed_tensors():
+    """Two buffers at once, then one: a recorder that misses frees or allocations would differ."""
     outside = torch.ones(MEGABYTE)
     with LiveBytes() as recorder:
         first = outside + 1

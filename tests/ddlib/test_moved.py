@@ -47,6 +47,8 @@ def test_a_pickle_of_a_class_at_a_former_path_loads():
     [
         (dd, "word_logits", "token_logits"),
         (dd.processes, "Mixing", "Interpolating"),
+        (dd.processes, "beside", "unsqueeze_times"),
+        (dd.processes, "into", "gather_columns"),
         (dd.samplers, "Order", "OrderedSampler"),
         (dd.samplers, "Run", "SamplingContext"),
         (dd.typing, "Levelled", "HasLevelWeights"),

@@ -1,4 +1,4 @@
-"""What ``ddlib`` shows of itself, and what it answers to names that are elsewhere or nowhere."""
+"""Public names of ``ddlib``, and suggestions for misplaced or unknown names."""
 
 import ast
 import inspect
@@ -44,7 +44,7 @@ def test_a_name_that_is_not_there_is_answered_by_where_it_is(name):
 
 
 @pytest.mark.parametrize("room", ["schedules", "hierarchies", "processes", "samplers", "presets"])
-def test_every_name_of_a_room_is_found_from_the_top(room):
+def test_every_name_of_a_package_is_found_from_the_top(room):
     module = getattr(dd, room)
     own = (name for name, found in vars(module).items() if inspect.getmodule(found) is module)
     for name in getattr(module, "__all__", own):
@@ -52,7 +52,7 @@ def test_every_name_of_a_room_is_found_from_the_top(room):
 
 
 @pytest.mark.parametrize("word", ALIASES)
-def test_what_the_field_says_leads_to_something(word):
+def test_terms_of_the_field_have_suggestions(word):
     meant = missing(word).split("did you mean ")[1].removesuffix("?").split(" or ")
     assert len(meant) == len(ALIASES[word]) and all(eval(place) for place in meant)
 
@@ -63,7 +63,7 @@ def test_what_the_field_says_leads_to_something(word):
      ("schedules", "LogLinear", "dd.schedules.Linear"), ("presets", "hldm", "dd.presets.hdlm"),
      ("paces", "BlockDiffusion", "dd.paces.Blocks")],
 )  # fmt: skip
-def test_packages_answer_as_the_top_does(room, name, meant):
+def test_packages_suggest_names_like_the_top_level(room, name, meant):
     with pytest.raises(AttributeError, match=rf"'ddlib\.{room}' has no attribute '{name}'; did you mean {meant}\?"):
         getattr(getattr(dd, room), name)
 
@@ -77,12 +77,12 @@ def test_modules_that_nothing_imported_yet_can_be_imported_from_ddlib(monkeypatc
         dd.testing.check  # noqa: B018
 
 
-def test_what_tools_ask_of_a_module_costs_no_search():
+def test_special_attributes_of_a_module_cost_no_search():
     with pytest.raises(AttributeError, match=r"^module 'ddlib' has no attribute '__wrapped__'$"):
         dd.__wrapped__  # noqa: B018
 
 
-def test_a_type_checker_is_told_of_no_name_that_is_not_there():
+def test_type_checkers_see_no_module_getattr():
     """A module with ``__getattr__`` has every name in mypy's eyes, so it must not see it."""
     tree = ast.parse(inspect.getsource(dd))
     assert not [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]

@@ -1,4 +1,4 @@
-"""Philox against its published vectors; keyed noise belongs to the example, whoever computes it."""
+"""Philox against its published vectors; keyed noise belongs to the example, on every device and rank."""
 
 import pytest
 import scipy.stats
@@ -26,7 +26,7 @@ def keyed(index, seed=3, step=5):
 
 
 def noised(process, x, index, **key):
-    """What a training step does: times first, then noise."""
+    """Draws of a training step: times first, then noise."""
     generator = keyed(index, **key)
     t = dd.sample_times(len(x), generator=generator, dtype=torch.float64)
     return t, process.sample(x, t, generator)

@@ -42,13 +42,13 @@ def near(ours, theirs, tolerance=1e-12):
 
 
 def generator_of(process):
-    """The rates on the clock, entry by entry as theory section 13 says them."""
+    """Rates per unit of hazard, entry by entry, as in theory section 13."""
     tree, size = process.hierarchy, process.num_states
-    law, matrix = process.typical[: process.vocab_size], torch.zeros(size, size, dtype=torch.float64)
+    probs, matrix = process.typical[: process.vocab_size], torch.zeros(size, size, dtype=torch.float64)
     for i, edge in enumerate(tree.maps):
         matrix[tree.states(i), tree.states(i + 1)] = tree.speeds[i] * edge.matrix()
-        matrix[tree.states(i), tree.states(i)] = tree.speeds[i] * process.ratios[i] * law
-        law = law @ edge.matrix()
+        matrix[tree.states(i), tree.states(i)] = tree.speeds[i] * process.ratios[i] * probs
+        probs = probs @ edge.matrix()
     matrix.fill_diagonal_(0)
     return matrix - torch.diag(matrix.sum(1))
 
@@ -113,12 +113,12 @@ def test_the_closed_bound_is_the_generic_one(process, t, logits):
 @pytest.mark.usefixtures("checked_in_full")
 @settings(max_examples=examples(40), deadline=None)
 @given(noisy(), interior_times, drawn.token_logits(1, 1, 6))
-def test_what_leaves_is_the_sum_of_the_reverse_rates(process, t, logits):
+def test_the_exit_rate_is_the_sum_of_the_reverse_rates(process, t, logits):
     x, z, times = everything(process, t)
     way = process.likelihood(z, x, times)[:, 0] > 0
     z, times = z[way], times[way]
     logits = logits[..., : process.vocab_size].expand(len(z), -1, -1)
-    for sharpen in (dd.processes.unchanged, lambda law: 2 * law):
+    for sharpen in (dd.processes.unchanged, lambda probs: 2 * probs):
         ours = process.exit_rate(z, times, logits, sharpen)
         dense = dd.processes.ForwardProcess.exit_rate(process, z, times, logits, sharpen)
         assert bool(((ours - dense).abs() <= 1e-9 * (1 + dense)).all())
@@ -126,7 +126,7 @@ def test_what_leaves_is_the_sum_of_the_reverse_rates(process, t, logits):
 
 @pytest.mark.parametrize("name", ["far from what is there", "high levels near the data"])
 def test_half_the_digits_are_enough(name):
-    """What float32 cannot hold is no NaN and no 0, nor are gradients."""
+    """Values beyond float32 give neither NaN nor 0, nor do gradients."""
     deep = Tree([[0, 0, 1, 1, 2, 2, 3, 3], [0, 0, 1, 1]])
     if name == "high levels near the data":
         process, t = Noisy(deep, Linear(), [0.2, 0.1, 0.1]), torch.tensor([1e-15], dtype=torch.float64)
@@ -159,11 +159,11 @@ def test_no_clusters_are_masks_and_uniform_noise_at_a_fixed_ratio():
 @pytest.mark.parametrize("speed", [0.5, 3.0])
 def test_p_uniform_is_the_largest_share_of_redrawn_words(share, speed):
     process = Noisy(Tree([[0, 0, 1, 1]], speed=[speed, 1.0]), dd.schedules.Geometric(1e-9, 200.0), share)
-    # the clock at which the share is largest: its derivative is 0
+    # the hazard at which the share is largest: its derivative is 0
     ratio = process.ratios[0]
     top = torch.log1p(torch.tensor(ratio)).double() / ratio / speed
-    clock = top * torch.tensor([0.7, 0.9, 1.0, 1.1, 1.4], dtype=torch.float64)
-    redrawn = process.chain.occupancies(clock).redrawn[:, 0]
+    hazard = top * torch.tensor([0.7, 0.9, 1.0, 1.1, 1.4], dtype=torch.float64)
+    redrawn = process.chain.occupancies(hazard).redrawn[:, 0]
     assert float(redrawn[2]) == pytest.approx(share, rel=1e-6)
     assert bool((redrawn[[0, 1, 3, 4]] < redrawn[2]).all())
 
@@ -176,9 +176,9 @@ def test_the_ratio_grows_from_none_to_infinity():
 
 def test_frequent_words_are_redrawn_often_and_absent_ones_never():
     process = Noisy(Tree([[0, 0, 1, 1]]), Linear(), 0.4, frequency=[6, 3, 1, 0])
-    law = process.marginal(torch.tensor([[0]]), torch.tensor([0.5], dtype=torch.float64))[0, 0]
-    assert float(law[1] / law[2]) == pytest.approx(3.0)
-    assert float(law[3]) == 0.0
+    probs = process.marginal(torch.tensor([[0]]), torch.tensor([0.5], dtype=torch.float64))[0, 0]
+    assert float(probs[1] / probs[2]) == pytest.approx(3.0)
+    assert float(probs[3]) == 0.0
     assert process.reachable_from_all_tokens(torch.arange(7)[None])[0].tolist() == [True] * 3 + [False] + [True] * 3
     t, x = torch.full((4,), 0.5, dtype=torch.float64), torch.tensor([[0, 1, 2, 3]] * 4)
     logits = torch.zeros(4, 4, 4, dtype=torch.float64)
@@ -189,18 +189,18 @@ def test_frequent_words_are_redrawn_often_and_absent_ones_never():
 
 @pytest.mark.parametrize("at", [0.6, 1.0])
 @pytest.mark.statistical
-def test_what_lands_follows_the_posterior(at):
+def test_states_given_the_level_follow_the_posterior(at):
     tree = Tree([[0, 0, 1, 1, 2, 2], [0, 1, 1]], xi=[0.8, 0.7], speed=[1.0, 0.8, 1.5])
     process, draws = Noisy(tree, Linear(), [0.3, 0.2, 0.1], [3, 1, 1, 2, 4, 1]), 20_000
     noise = torch.Generator().manual_seed(5)
     logits = torch.randn(1, 12, 6, generator=noise, dtype=torch.float64)
     z = torch.arange(12)[None] if at < 1 else torch.full((1, 12), 11)
     t, s = torch.tensor([at], dtype=torch.float64), torch.tensor([0.35], dtype=torch.float64)
-    law = process.posterior(logits.softmax(-1), z, t, s)[0]
+    probs = process.posterior(logits.softmax(-1), z, t, s)[0]
     many = [one.expand(draws, *one.shape[1:]) for one in (logits, z, t[:, None], s[:, None])]
     landed = process.sample_given_level(many[0], many[1], many[2][:, 0], many[3][:, 0], None, noise)
     seen = torch.stack([torch.bincount(landed[:, i], minlength=12) for i in range(12)]) / draws
-    assert float((seen - law).abs().max()) < 5 * (0.25 / draws) ** 0.5
+    assert float((seen - probs).abs().max()) < 5 * (0.25 / draws) ** 0.5
 
 
 def test_a_forced_landing_stays_inside_the_cluster():
@@ -220,9 +220,9 @@ def test_the_fused_loss_is_the_loss(parameterization, mean):
     hidden = torch.randn(3, 5, 4, generator=noise, requires_grad=True)
     weight = torch.randn(6, 4, generator=noise, requires_grad=True)
     reduction = "mean" if mean else "none"
-    asked = {"parameterization": parameterization, "reduction": reduction}
-    fused = dd.linear_training_loss(process, hidden, weight, x, z, t, **asked)
-    whole = dd.training_loss(process, hidden @ weight.t(), x, z, t, **asked)
+    options = {"parameterization": parameterization, "reduction": reduction}
+    fused = dd.linear_training_loss(process, hidden, weight, x, z, t, **options)
+    whole = dd.training_loss(process, hidden @ weight.t(), x, z, t, **options)
     torch.testing.assert_close(fused, whole)
     ours, theirs = (torch.autograd.grad(one.sum(), (hidden, weight)) for one in (fused, whole))
     torch.testing.assert_close(ours, theirs)
@@ -328,7 +328,7 @@ test_bad_arguments_are_named = refuses(r"""
 """)
 
 
-def test_shares_may_be_tensors_and_the_largest_one_is_told():
+def test_shares_may_be_tensors_and_the_largest_share_is_reported():
     assert Noisy(Flat(4), Linear(), torch.tensor(0.25)).p_uniform == (0.25,)
     assert Noisy(Flat(4), Linear(), torch.tensor([0.25])).p_uniform == (0.25,)
     for make in (lambda share: Noisy(Flat(4), Linear(), share), lambda share: dd.processes.GIDD(4, share)):
@@ -339,7 +339,7 @@ def test_shares_may_be_tensors_and_the_largest_one_is_told():
 @pytest.mark.parametrize("pace", [dd.paces.Blocks(1), dd.paces.RandomOrder(), dd.paces.Ramp(1.0)], ids=str)
 @pytest.mark.parametrize("process", Noisy.examples(), ids=range(4))
 def test_a_bound_in_steps_along_a_pace_is_their_sum(process, pace):
-    """Of a network that looks at a position alone the sum over its own steps, by enumeration of its states."""
+    """For a network that looks at a position alone: the sum over its own steps, by enumeration of its states."""
     steps, words, states = 3, process.vocab_size, process.num_states
     table = torch.randn(states, words, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     text = torch.tensor([0, words - 1])

@@ -32,7 +32,7 @@ def exact_transition(speeds, duration):
         return mpmath.expm(matrix, method="taylor")
 
 
-def clock(t):
+def hazard(t):
     with mpmath.workdps(100):
         return -mpmath.log(1 - mpmath.mpf(t))
 
@@ -53,7 +53,7 @@ def test_occupancies_and_weights_from_float32_times(speeds):
     occupancies, weights = process.occupancies(t), process.weights(t)
     assert (occupancies >= 0).all() and weights.isfinite().all()
     for row, time in enumerate(t.double().tolist()):
-        exact = exact_transition(speeds, clock(time))
+        exact = exact_transition(speeds, hazard(time))
         with mpmath.workdps(50):
             rate = 1 / (1 - mpmath.mpf(time))
             for i in range(len(speeds) + 1):
@@ -71,11 +71,11 @@ def test_occupancies_and_weights_from_float32_times(speeds):
 def test_transitions_between_float32_times(speeds, t, fraction):
     late = torch.tensor([t], dtype=torch.float32)
     early = late * fraction
-    duration = clock(float(late)) - clock(float(early))
+    duration = hazard(float(late)) - hazard(float(early))
     ours = PowerChain(dd.schedules.Linear(), speeds).transition(early.double(), late.double())[0]
     exact = exact_transition(speeds, duration)
-    # the difference of two clocks loses what their nearness costs: a relative 2^-52 clock / duration
-    slack = 1e-9 + 1e-14 * float(clock(float(late)) / duration) * len(speeds) if duration > 0 else 0
+    # the difference of two hazards has a relative rounding error of 2^-52 hazard / duration
+    slack = 1e-9 + 1e-14 * float(hazard(float(late)) / duration) * len(speeds) if duration > 0 else 0
     for i in range(len(speeds) + 1):
         for j in range(i, len(speeds) + 1):
             if exact[i, j] > 1e-290:

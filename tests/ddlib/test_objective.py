@@ -8,7 +8,7 @@ from cases import examples, slow_but
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from refusals import refuses
-from zoo import F64, PROCESSES, every_process, law, words
+from zoo import F64, PROCESSES, every_process, random_probs, words
 
 import ddlib as dd
 from ddlib.processes import GIDD, Masked, Uniform
@@ -19,8 +19,8 @@ from ddlib.weightings import Clip, PerLevel
 
 PARENTS = [0, 0, 1, 1, 2, 3]
 ABOVE = [0, 1, 1, 0]
-LAW = torch.tensor([0.30, 0.10, 0.25, 0.05, 0.20, 0.10], dtype=torch.float64)
-ENTROPY = -(LAW * LAW.log()).sum()
+PROBS = torch.tensor([0.30, 0.10, 0.25, 0.05, 0.20, 0.10], dtype=torch.float64)
+ENTROPY = -(PROBS * PROBS.log()).sum()
 
 pytestmark = pytest.mark.usefixtures("checked_in_full")
 
@@ -40,7 +40,7 @@ FIXED = {
 
 
 def unreached(process):
-    """Mass still on its way at the last time that float64 and the quadrature can tell from 1.
+    """Mass still on its way at the last time that float64 and the quadrature distinguish from 1.
 
     With speed and power 1/2 the last flux decays like (1 - t)^(1/4): 3e-4 of it lies within 1e-15 of the end.
     """
@@ -81,12 +81,12 @@ def test_posterior_parameterization_is_theory_section_2(process, t, data):
     x, z, t = every_pair(process, t)
     p = data.draw(strategies.token_logits(process.vocab_size)).softmax(-1)
     words = torch.arange(process.vocab_size)[None].expand(len(x), -1)
-    law = process.marginal(words, t)
-    evidence = law.gather(-1, z[:, :, None].expand(-1, process.vocab_size, 1))
+    probs = process.marginal(words, t)
+    evidence = probs.gather(-1, z[:, :, None].expand(-1, process.vocab_size, 1))
     full = (evidence > 1e-6).all(1)[:, 0]
     assume(full.any())
-    b = (p[None, :, None] * law[full] / evidence[full]).sum(1)
-    a = law[full].gather(1, x[full][..., None].expand(-1, 1, process.num_states))[:, 0]
+    b = (p[None, :, None] * probs[full] / evidence[full]).sum(1)
+    a = probs[full].gather(1, x[full][..., None].expand(-1, 1, process.num_states))[:, 0]
     a = a / a.gather(1, z[full])
     q = torch.stack([process.rate_matrix(float(u))[:, int(s)] for u, s in zip(t[full], z[full][:, 0], strict=True)])
     terms = torch.xlogy(a, torch.where(a > 0, a / b, 1.0)) - a + b
@@ -97,16 +97,16 @@ def test_posterior_parameterization_is_theory_section_2(process, t, data):
 
 @pytest.mark.parametrize("parameterization", slow_but(["cavity", "posterior"], "cavity"))
 @pytest.mark.parametrize("name", slow_but(FIXED, "masked", "gidd", "hdlm-xi", "levels-xi"))
-def test_bound_with_the_optimal_law_is_the_entropy_of_a_word(name, parameterization):
+def test_bound_of_the_exact_network_is_the_entropy_of_a_token(name, parameterization):
     process = FIXED[name]
-    oracle = {"cavity": exact_cavity, "posterior": exact_posterior}[parameterization](process, LAW)
-    value = integrate_bound(process, LAW, oracle, parameterization=parameterization)
+    oracle = {"cavity": exact_cavity, "posterior": exact_posterior}[parameterization](process, PROBS)
+    value = integrate_bound(process, PROBS, oracle, parameterization=parameterization)
     assert value == pytest.approx(float(ENTROPY), abs=2e-6)
 
 
 @pytest.mark.parametrize("name", slow_but(["masked", "gidd", "uniform", "hdlm-xi", "levels-xi"], "gidd"))
-def test_bound_with_the_optimal_law_is_the_entropy_of_a_text(name):
-    """Two dependent tokens: the exact cavity makes the continuous-time bound tight for the joint law."""
+def test_bound_of_the_exact_network_is_the_entropy_of_a_sequence(name):
+    """Two dependent tokens: the exact cavity makes the continuous-time bound tight for the joint distribution."""
     process = {
         "masked": dd.presets.mdlm(3),
         "gidd": dd.presets.gidd(3, 0.3),
@@ -115,11 +115,11 @@ def test_bound_with_the_optimal_law_is_the_entropy_of_a_text(name):
         "levels-xi": dd.presets.hdlm_levels([[0, 1, 1, 2], [0, 0, 1]], xi=[0.8, 0.9]),
     }[name]
     size = process.vocab_size
-    law = torch.rand(size, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64) ** 3
-    law = law / law.sum()
-    entropy = -(law * law.log()).sum()
+    probs = torch.rand(size, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64) ** 3
+    probs = probs / probs.sum()
+    entropy = -(probs * probs.log()).sum()
     for parameterization, oracle in (("cavity", exact_cavity), ("posterior", exact_posterior)):
-        value = integrate_bound(process, law, oracle(process, law), parameterization=parameterization)
+        value = integrate_bound(process, probs, oracle(process, probs), parameterization=parameterization)
         assert value == pytest.approx(float(entropy), abs=5e-6)
 
 
@@ -127,8 +127,8 @@ def test_bound_with_the_optimal_law_is_the_entropy_of_a_text(name):
 def test_plugging_the_posterior_in_as_a_cavity_is_looser():
     """Theory section 2's numbers: 6 words, 4 clusters, 2 super-clusters, xi = .8."""
     process = dd.presets.hdlm_levels([PARENTS, ABOVE], xi=[0.8, 0.8])
-    wrong = integrate_bound(process, LAW, exact_posterior(process, LAW), parameterization="cavity")
-    right = integrate_bound(process, LAW, exact_posterior(process, LAW), parameterization="posterior")
+    wrong = integrate_bound(process, PROBS, exact_posterior(process, PROBS), parameterization="cavity")
+    right = integrate_bound(process, PROBS, exact_posterior(process, PROBS), parameterization="posterior")
     assert right == pytest.approx(float(ENTROPY), abs=2e-6)
     assert wrong > right + 0.05
 
@@ -144,12 +144,12 @@ def test_a_denoiser_that_ignores_the_text_gets_its_own_cross_entropy(process, da
     assume(unreached(process) < 1e-6)
     logits = data.draw(strategies.token_logits(process.vocab_size))
     word = data.draw(st.integers(0, process.vocab_size - 1))
-    law = torch.nn.functional.one_hot(torch.tensor(word), process.vocab_size).double()
+    probs = torch.nn.functional.one_hot(torch.tensor(word), process.vocab_size).double()
 
     def denoiser(z, t):
         return logits.expand(*z.shape, -1)
 
-    value = integrate_bound(process, law, denoiser, points=200)
+    value = integrate_bound(process, probs, denoiser, points=200)
     end = process.prior_kl(torch.tensor([[word]]))  # a chain that has not quite forgotten the word by t = 1
     assume(float(end) < 1e-9)
     assert value == pytest.approx(float(-logits.log_softmax(-1)[word]), rel=1e-4, abs=1e-4)
@@ -255,14 +255,14 @@ def test_bound_estimates_the_cross_entropy_of_a_constant_denoiser(name):
     generator = torch.Generator().manual_seed(0)
     result = dd.bound(process, lambda z, t: logits.expand(*z.shape, -1), x, generator)
     error = result.total.mean() - (-logits.log_softmax(-1)).mean()
-    # gidd's and uniform's integrands have heavy tails near the ends; their standard error says so
+    # gidd's and uniform's integrands have heavy tails near the ends; their standard error includes them
     assert abs(float(error)) < 5 * float(result.total.std()) / math.sqrt(len(x)) + 1e-3
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 @pytest.mark.parametrize("formula", ["1 - t", "1 - t**4"])
 def test_the_bound_is_finite_however_unlikely_the_noise_was(formula, dtype):
-    """At t = 1e-10 the clock 1 - t**4 has moved by 1e-40, beyond float32; a redrawn word is possible all the same."""
+    """At t = 1e-10 the schedule 1 - t**4 has moved by 1e-40, beyond float32; a redrawn token is still possible."""
     process = Uniform(3, Symbolic(formula))
     t = torch.tensor([1e-10], dtype=dtype)
     x, z = torch.tensor([[0, 0]]), torch.tensor([[0, 1]])
@@ -274,10 +274,10 @@ def test_the_bound_is_finite_however_unlikely_the_noise_was(formula, dtype):
 
 @every_process
 @pytest.mark.parametrize("interval", [(0.0, 1.0), (0.6, 0.9)])
-def test_the_bound_is_the_same_however_the_network_says_what_it_knows(process, interval):
-    """The posterior of a fixed cavity law, said as a posterior, costs what the cavity costs, at both ends too."""
+def test_the_bound_does_not_depend_on_the_parameterization(process, interval):
+    """The posterior of a fixed cavity distribution has the bound of the cavity, at both ends too."""
     x = words(process).expand(5, -1).contiguous()
-    cavity = law(process, process.vocab_size).log().expand(5, -1, -1)
+    cavity = random_probs(process, process.vocab_size).log().expand(5, -1, -1)
 
     def posterior(z, t):
         return dd.posterior_logits(process, cavity, z, t)
@@ -304,7 +304,7 @@ def test_factors_of_levels_have_a_stated_range():
 @every_process
 def test_the_generic_bound_is_computed_in_float64_whatever_the_logits(process):
     x, t = words(process), torch.tensor([0.4], dtype=F64)
-    logits = law(process, process.vocab_size).log().float()
+    logits = random_probs(process, process.vocab_size).log().float()
     for z in (x, process.sample(x, t, torch.Generator().manual_seed(1))):
         ours = dd.nelbo(process, logits, x, z, t, "generic")
         assert torch.equal(ours, dd.nelbo(process, logits.double(), x, z, t, "generic").float())
@@ -319,7 +319,7 @@ def test_a_network_that_rules_out_a_word_pays_infinitely_if_it_is_the_truth_and_
         for excluded in (0, 1):
             logits = torch.zeros(1, 1, 3, dtype=F64).index_fill(-1, torch.tensor([excluded]), -torch.inf)
             value = dd.nelbo(process, logits, x, z, t, method)
-            # a uniformly redrawn word says too little about the truth to be worth an infinity
+            # a uniformly redrawn token has too little evidence of the truth for an infinite loss
             assert value.isposinf().item() == (excluded == 0 and not isinstance(process, Uniform))
             assert not value.isnan().any()
 
@@ -334,7 +334,7 @@ def loss_batch(process, seed=0, dtype=F64):
 
 
 @every_process
-def test_what_training_clips_is_the_weight_of_the_closed_form(process):
+def test_training_clips_the_weight_of_the_closed_form(process):
     logits, x, z, t = loss_batch(process)
     if process.closed_form:
         parts = process.weighted_divergence(logits, x, z, t)
@@ -434,7 +434,7 @@ test_bad_weightings_are_refused = refuses(r"""
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_the_bound_is_one_draw_of_the_integrand_and_its_two_ends(process, interval, dtype):
     x = words(process).expand(5, -1).contiguous()
-    logits = law(process, process.vocab_size).log().to(dtype).expand(5, -1, -1)
+    logits = random_probs(process, process.vocab_size).log().to(dtype).expand(5, -1, -1)
     result = dd.bound(process, lambda z, t: logits, x, torch.Generator().manual_seed(0), interval=interval)
     generator = torch.Generator().manual_seed(0)
     t = dd.sample_times(5, generator=generator, interval=interval)
@@ -457,7 +457,7 @@ def test_the_bound_is_one_draw_of_the_integrand_and_its_two_ends(process, interv
 
 
 @every_process
-def test_what_is_told_per_token_has_the_shape_of_the_tokens(process):
+def test_values_per_token_have_the_shape_of_the_tokens(process):
     for shape in ((1, 1), (1, 3), (3, 1), (2, 3)):
         x = torch.zeros(shape, dtype=torch.int64)
         t = torch.full(shape[:1], 0.5, dtype=F64)
@@ -491,25 +491,25 @@ def test_the_objective_refuses_states_and_times_by_name(process):
 
 
 @every_process
-def test_a_posterior_becomes_a_cavity_and_back_and_says_nothing_about_impossible_words(process):
+def test_a_posterior_becomes_a_cavity_and_back_without_impossible_tokens(process):
     z, t = states(process), torch.tensor([0.5], dtype=F64)
-    logits = law(process, process.num_states).log()
+    logits = random_probs(process, process.num_states).log()
     for dtype in (torch.float32, F64):
-        said = logits.to(dtype)
-        assert torch.equal(dd.cavity_logits(process, said, z, t), said)
-        cavity = dd.cavity_logits(process, said, z, t, "posterior")
+        cast = logits.to(dtype)
+        assert torch.equal(dd.cavity_logits(process, cast, z, t), cast)
+        cavity = dd.cavity_logits(process, cast, z, t, "posterior")
         back = dd.posterior_logits(process, cavity, z, t)
         assert cavity.dtype == back.dtype == dtype and cavity.isfinite().all()
         evidence = process.token_likelihood(z, t)
         assert (cavity.softmax(-1)[evidence == 0] == 0).all() and back[evidence == 0].isneginf().all()
-        possible = torch.where(evidence > 0, said, -torch.inf).softmax(-1)
+        possible = torch.where(evidence > 0, cast, -torch.inf).softmax(-1)
         assert torch.allclose(back.softmax(-1), possible, rtol=1e-4 if dtype == torch.float32 else 1e-9, atol=1e-7)
     assert dd.cavity_logits(process, logits.half(), z, t).dtype == torch.float32
 
 
 @pytest.mark.parametrize("gap", [0.0, 30.0, 200.0])
 def test_being_sure_of_another_word_near_the_data_costs_a_finite_amount(gap):
-    """A word that was kept, t = 1e-10 on a clock that has moved by 1e-40, a network that is sure of another word."""
+    """A kept token, t = 1e-10 on a schedule that has moved by 1e-40, a network that is sure of another word."""
     process = Uniform(3, Symbolic("1 - t**4"))
     x, t = torch.tensor([[0]]), torch.tensor([1e-10], dtype=F64)
     logits = torch.tensor([[[0.0, gap, 0.0]]], dtype=F64)

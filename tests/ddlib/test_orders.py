@@ -1,4 +1,4 @@
-"""Samplers that choose which position comes down next: how many, which, and what they ask of the network."""
+"""Samplers that choose which position descends next: how many, which, and their network calls."""
 
 import itertools
 import math
@@ -31,10 +31,10 @@ every_order = pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 
 
 class Table:
-    """A denoiser that says at each position what stands in its table, whatever the rest is; it counts its calls."""
+    """A denoiser with a fixed row of logits per position, independent of the states; it counts its calls."""
 
-    def __init__(self, *laws):
-        self.logits, self.calls, self.times = torch.tensor(laws, dtype=F64).log(), 0, []
+    def __init__(self, *probs):
+        self.logits, self.calls, self.times = torch.tensor(probs, dtype=F64).log(), 0, []
 
     def __call__(self, z, t):
         self.calls += 1
@@ -65,7 +65,7 @@ SHARES = (0.50, 0.48, 0.02, 0.0), (0.49, 0.17, 0.17, 0.17), (0.45, 0.45, 0.05, 0
 def test_the_surest_position_comes_down_first(score, order):
     process, table = Masked(4, Linear()), Table(*SHARES)
     assert first(process, table, Confidence(score)) == [[i] for i in order]
-    shuffled = Table(*(SHARES[i] for i in (2, 0, 3, 1)))  # by the law, not by the place
+    shuffled = Table(*(SHARES[i] for i in (2, 0, 3, 1)))  # by the probabilities, not by the position
     assert first(process, shuffled, Confidence(score)) == [[[1, 3, 0, 2][i]] for i in order]
 
 
@@ -87,7 +87,7 @@ def test_equals_go_by_position_and_gumbel_noise_makes_them_random():
 
 
 def test_gumbel_noise_chooses_in_proportion_to_the_exponentials_of_the_scores():
-    """Dream's rule: softmax(score / temperature) says which one goes."""
+    """Dream's rule: softmax(score / temperature) draws the position."""
     process, table, n = Masked(4, Linear()), Table(*SHARES), 4000
     sampler, went = Confidence("probability", temperature=0.2), []
 
@@ -97,12 +97,12 @@ def test_gumbel_noise_chooses_in_proportion_to_the_exponentials_of_the_scores():
 
     generator = torch.Generator().manual_seed(0)
     dd.sample(process, table, (n, 4), sampler, 4, on_step=note, generator=generator)
-    law = (torch.tensor([0.50, 0.49, 0.45, 0.45], dtype=F64) / 0.2).softmax(-1)
-    assert (went[0] - law).abs().max() < 4.5 * (0.25 / n) ** 0.5
+    probs = (torch.tensor([0.50, 0.49, 0.45, 0.45], dtype=F64) / 0.2).softmax(-1)
+    assert (went[0] - probs).abs().max() < 4.5 * (0.25 / n) ** 0.5
 
 
 @pytest.mark.parametrize("name", ["masked", "levels", "levels-xi"])
-def test_gamma_says_how_often_the_network_is_asked(name):
+def test_gamma_sets_the_number_of_network_calls(name):
     process, edges = LEVELS[name], len(LEVELS[name].levels) - 1
     for gamma, calls in ((0.0, 5 * edges), (math.inf, edges)):
         halves = Halves(process)
@@ -136,7 +136,7 @@ def test_edges_are_split_evenly_over_the_steps_as_in_llada():
     assert (level[:-1] - level[1:]).sum(-1)[:-1].max() == 2 and not level[-1].any()
 
 
-def test_edges_are_rounded_by_the_clock_as_in_dllm():
+def test_edges_are_rounded_along_the_schedule_as_in_dllm():
     """Its loop: of the masks left, one part in the steps left, rounded, half to even."""
     numbers, cases = random.Random(0), [(10, 4, [2, 3, 2, 3]), (9, 6, None), (1, 3, None)]
     cases += [(numbers.randint(1, 20), numbers.randint(1, 12), None) for _ in range(12)]
@@ -164,7 +164,7 @@ def test_on_the_last_step_all_that_is_left_lands_on_words(order):
 @every_order
 @pytest.mark.parametrize("name", ["masked", "levels-xi"])
 def test_rows_are_counted_on_their_own(order, name):
-    """A prompt of another length, and other rows around it, change no text; a row that is done is asked no more."""
+    """A prompt of another length, and other rows around it, change no sequence; a finished row is not evaluated."""
     process = LEVELS[name]
     mask = process.num_states - 1
     prompt = torch.tensor([[0, 1, 2, mask, mask, mask], [mask] * 6, [3, mask, 4, mask, 5, 0]])
@@ -204,7 +204,7 @@ def test_a_threshold_for_each_edge():
 
 
 @pytest.mark.parametrize("name", ["masked", "levels"])
-def test_the_network_is_told_the_time_at_which_as_many_edges_are_left(name):
+def test_the_model_time_is_that_at_which_as_many_edges_are_left(name):
     process = {"masked": Masked(6, Linear()), "levels": LEVELS["levels"]}[name]
     edges, seen = len(process.levels) - 1, []
     dd.sample(
@@ -230,13 +230,13 @@ def test_child_logits_and_those_of_words_draw_the_same_text(order):
         return table[z] + table[z.roll(1, -1)]
 
     process = dd.presets.hdlm_levels([edge.parents.tolist() for edge in tree.maps[:-1]])
-    options = {"shape": (6, 5), "steps": 20}  # as many as edges, so that nobody has to go down several at once
+    options = {"shape": (6, 5), "steps": 20}  # as many as edges, so that no position descends several at once
     ours = generate(process, children, order, parameterization=dd.Children(tree), **options)
     theirs = generate(process, lambda z, t: dd.token_logits(tree, children(z, t)), order, **options)
     assert torch.equal(ours, theirs)
 
 
-def test_only_families_are_asked_for(products):
+def test_only_sibling_logits_are_computed(products):
     """By child logits a score needs the children of a state and no other."""
     from test_children import Halves as Children
 
@@ -250,8 +250,8 @@ def test_scores_of_cluster_members_by_word_logits_need_no_other_words(products):
     process = LEVELS["levels"]  # six words in four clusters in two
     z = torch.tensor([[6, 8, 10, 9]])  # clusters of both levels, no mask
     network = ModelWrapper(process, Halves(process))
-    for said in network.at(z, torch.ones(1, dtype=F64), z > 0):
-        logits, which = said.under()
+    for predicted in network.at(z, torch.ones(1, dtype=F64), z > 0):
+        logits, which = predicted.under()
     assert [columns for _, columns in products] == [2, 1, 1, 3] and which.shape == logits.shape == (4, 3)
     whole = Halves(process)(z, torch.ones(1))[0]
     for k, state in enumerate(z[0].tolist()):
@@ -272,7 +272,7 @@ def test_the_choice_is_a_function_of_scores_and_levels():
 
 @pytest.mark.parametrize("name", slow_but(LEVELS, "levels-xi"))
 def test_with_one_step_all_land_as_ancestral_lets_them(name):
-    """Where everything lands on words at once there is nothing to choose: the same law, word for word."""
+    """With all positions landing on tokens at once there is no choice: the same tokens."""
     process, n = LEVELS[name], 2000
     drawn = [
         dd.sample(process, Halves(process), (n, 1), sampler, 1, generator=torch.Generator().manual_seed(seed))
@@ -283,7 +283,7 @@ def test_with_one_step_all_land_as_ancestral_lets_them(name):
 
 
 def test_scores_are_those_before_temperature_and_top_p():
-    """Greedy, every law that is drawn from is certain; the one by which positions are chosen is not."""
+    """Greedy: each distribution that is drawn from is certain; that by which positions are chosen is not."""
     process = Masked(4, Linear())
     for options in ({"temperature": 0.0}, {"top_p": 0.4}):
         assert first(process, Table(*SHARES), Confidence("entropy"), **options) == [[0], [2], [3], [1]]

@@ -28,7 +28,7 @@ def test_every_answer_at_a_time_per_position_is_that_of_the_position_by_itself(p
     st.lists(st.floats(1e-4, 1 - 1e-4), min_size=6, max_size=6),
     st.integers(0, 99),
 )
-def test_so_it_is_for_drawn_hierarchies_and_schedules(process, times, seed):
+def test_times_per_position_agree_for_drawn_hierarchies_and_schedules(process, times, seed):
     t = torch.tensor(times, dtype=F64).view(2, 3)
     agrees(process, t / 2, t, seed)
 
@@ -37,17 +37,17 @@ def test_so_it_is_for_drawn_hierarchies_and_schedules(process, times, seed):
     "process", [Hierarchical.examples()[-1], GIDD(4, 0.3), *dd.processes.PerWord.examples()[1:2]], ids=str
 )
 def test_balanced_draws_choose_positions_by_their_own_times(process):
-    """Of two positions: q(z|x) = E[balance; z], enumerated against the law of the draws."""
+    """Two positions: q(z|x) = E[balance; z], enumerated against the distribution of the draws."""
     x, t, n = torch.tensor([[0, 1]]), torch.tensor([[0.15, 0.9]], dtype=F64), 40_000
     rows, times = x.expand(n, -1), t.expand(n, -1)
     z = process.sample(rows, times, torch.Generator().manual_seed(0), "balanced")
     weight = process.importance_weight(rows, z, times)
     states = process.num_states
     mass = torch.zeros(states**2, dtype=F64).index_add_(0, z[:, 0] * states + z[:, 1], weight) / n
-    law = process.marginal(x, t)[0]
+    probs = process.marginal(x, t)[0]
     every = torch.cartesian_prod(torch.arange(states), torch.arange(states))
     reached = process._weight_and_mean(x.expand(len(every), -1), every, t.expand(len(every), -1))[1].sum(-1) > 0
-    exact = torch.where(reached, law[0][every[:, 0]] * law[1][every[:, 1]], 0.0)
+    exact = torch.where(reached, probs[0][every[:, 0]] * probs[1][every[:, 1]], 0.0)
     error = (weight.square().mean() * exact.clamp_min(1 / n)).sqrt() / n**0.5
     assert ((mass - exact).abs() < 6 * error + 3e-3 * exact).all()
 
@@ -71,11 +71,11 @@ def test_weights_of_training_are_those_of_the_positions(weighting, process):
 
 @pytest.mark.parametrize("mode", ["standard", "edges"])
 def test_child_logits_at_a_time_per_position(mode):
-    process, asked = dd.presets.hdlm([0, 0, 1, 1], gamma=2.0), {"mode": mode, "parameterization": "children"}
+    process, options = dd.presets.hdlm([0, 0, 1, 1], gamma=2.0), {"mode": mode, "parameterization": "children"}
     x, z, _ = drawn(process, TIMES)
     logits = torch.randn(2, 3, 6, dtype=F64, generator=torch.Generator().manual_seed(5))
     for loss, more in ((dd.training_loss, ()), (dd.linear_training_loss, (torch.eye(6, dtype=F64),))):
-        call = lambda *of: loss(process, of[0], *more, *of[1:], reduction="none", **asked)  # noqa: E731, B023
+        call = lambda *of: loss(process, of[0], *more, *of[1:], reduction="none", **options)  # noqa: E731, B023
         alone = call(*map(split, (logits, x, z)), TIMES.flatten())
         assert torch.allclose(call(logits, x, z, TIMES), alone.view(2, 3), rtol=1e-12, atol=0)
 

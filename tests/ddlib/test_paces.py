@@ -1,4 +1,4 @@
-"""Which position when: every pace with every process bounds the same likelihood."""
+"""Paces: every pace with every process bounds the same likelihood."""
 
 import math
 from fractions import Fraction
@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 import torch
 from cases import slow_but
-from fixtures import THREE_TOKENS, joint, tells_times
+from fixtures import THREE_TOKENS, joint, with_own_times
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refuses
@@ -22,36 +22,36 @@ SLOW = pytest.mark.slow
 PACES = [Together(), LeftToRight(), Blocks(2), RandomOrder(), Ramp(1.0), Ramp(3.0)]
 
 
-def entropy(law):
-    return float(-torch.xlogy(law, law).sum())
+def entropy(probs):
+    return float(-torch.xlogy(probs, probs).sum())
 
 
 @pytest.mark.parametrize("pace", [*PACES[:4], *(pytest.param(pace, marks=SLOW) for pace in PACES[4:])], ids=str)
 @pytest.mark.parametrize("name", ["masks", *(pytest.param(n, marks=SLOW) for n in PROCESSES if n != "masks")])
 def test_the_bound_of_the_best_denoiser_is_the_entropy_of_two_words(name, pace):
-    process, law, chance = PROCESSES[name], joint(3, 2), torch.tensor([0.7, 0.2], dtype=F64)
-    best, cells = exact_cavity(process, law), 4 if isinstance(pace, Ramp) else 1
-    got = integrate_bound(process, law, best, points=60, pace=pace, chance=chance, cells=cells)
-    got = got + sum(law.sum(1 - i) @ process.prior_kl(torch.arange(3)[None])[0] for i in range(2))
-    assert float(got) == pytest.approx(entropy(law), rel=1e-6)
+    process, probs, chance = PROCESSES[name], joint(3, 2), torch.tensor([0.7, 0.2], dtype=F64)
+    best, cells = exact_cavity(process, probs), 4 if isinstance(pace, Ramp) else 1
+    got = integrate_bound(process, probs, best, points=60, pace=pace, chance=chance, cells=cells)
+    got = got + sum(probs.sum(1 - i) @ process.prior_kl(torch.arange(3)[None])[0] for i in range(2))
+    assert float(got) == pytest.approx(entropy(probs), rel=1e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pace", [LeftToRight(), RandomOrder(), Ramp(1.0)], ids=str)
 @pytest.mark.parametrize("name", ["masks", "GIDD", pytest.param("two levels", marks=pytest.mark.nightly)])
 def test_the_bound_of_the_best_denoiser_is_the_entropy_of_three_words(name, pace):
-    process, law, chance = PROCESSES[name], joint(3, 3, 1), torch.tensor([0.7, 0.2, 0.5], dtype=F64)
-    best, cells = exact_cavity(process, law), 4 if isinstance(pace, Ramp) else 1
-    got = integrate_bound(process, law, best, points=40, pace=pace, chance=chance, cells=cells)
-    assert float(got) == pytest.approx(entropy(law), rel=1e-6)
+    process, probs, chance = PROCESSES[name], joint(3, 3, 1), torch.tensor([0.7, 0.2, 0.5], dtype=F64)
+    best, cells = exact_cavity(process, probs), 4 if isinstance(pace, Ramp) else 1
+    got = integrate_bound(process, probs, best, points=40, pace=pace, chance=chance, cells=cells)
+    assert float(got) == pytest.approx(entropy(probs), rel=1e-6)
 
 
 @pytest.mark.slow
 def test_four_words_in_blocks_of_two_and_in_random_pairs():
-    process, law, chance = dd.presets.mdlm(2), joint(2, 4, 2), torch.tensor([0.7, 0.2, 0.5, 0.1], dtype=F64)
+    process, probs, chance = dd.presets.mdlm(2), joint(2, 4, 2), torch.tensor([0.7, 0.2, 0.5, 0.1], dtype=F64)
     for pace in (Blocks(2), RandomOrder(2), Patches((2, 2), (2, 1))):
-        got = integrate_bound(process, law, exact_cavity(process, law), points=40, pace=pace, chance=chance)
-        assert float(got) == pytest.approx(entropy(law), rel=1e-6)
+        got = integrate_bound(process, probs, exact_cavity(process, probs), points=40, pace=pace, chance=chance)
+        assert float(got) == pytest.approx(entropy(probs), rel=1e-6)
 
 
 @given(st.tuples(*[st.integers(1, 4)] * 4), st.integers(0, 99))
@@ -80,23 +80,10 @@ def test_patches_are_drawn_in_turn_and_made_of_plain_values():
     def look(k, t, z):
         seen.append(z.view(3, 2, 4).clone())
 
-    uniform = tells_times(lambda z, t: torch.zeros(*z.shape, 3))
+    uniform = with_own_times(lambda z, t: torch.zeros(*z.shape, 3))
     dd.sample(process, uniform, (3, 8), steps=2, pace=pace, generator=torch.Generator().manual_seed(0), on_step=look)
     middle = seen[2]  # after the start and the two steps of the first patch
     assert (middle[:, :, :2] < 3).all() and (middle[:, :, 2:] == 3).all()
-
-
-@pytest.mark.parametrize("pace", [Patches.examples()[1], *(pytest.param(p, marks=SLOW) for p in Patches.examples())])
-def test_patches_are_verified(pace):
-    assert dd.verify(pace).ok
-
-
-APART = [Lanes(2), Halton((2, 2), 2), Checkerboard((2, 2))]
-
-
-@pytest.mark.parametrize("pace", [*APART[:2], *(pytest.param(p, marks=SLOW) for p in (APART[2], *Lanes.examples()))])
-def test_paces_that_keep_positions_apart_are_verified(pace):
-    assert dd.verify(pace).ok
 
 
 def groups(pace, length):
@@ -174,24 +161,24 @@ class Wrong(torch.nn.Module):
 def test_blocks_of_one_with_masks_are_the_autoregressive_likelihood():
     process, denoiser, length = dd.presets.mdlm(3), Wrong(4, 3, 3), 3
     texts = torch.cartesian_prod(*[torch.arange(3)] * length)
-    law = joint(3, 3, 5)
+    probs = joint(3, 3, 5)
     chain = torch.zeros(len(texts), dtype=F64)
     for i in range(length):
         z = texts.clone()
         z[:, i:] = 3
         chain += denoiser(z, None).log_softmax(-1)[torch.arange(len(texts)), i, texts[:, i]]
     for pace in (LeftToRight(), Blocks(1)):
-        got = integrate_bound(process, law, denoiser, points=60, pace=pace)
-        assert float(got) == pytest.approx(float(-(law.flatten() * chain).sum()), abs=1e-10)
+        got = integrate_bound(process, probs, denoiser, points=60, pace=pace)
+        assert float(got) == pytest.approx(float(-(probs.flatten() * chain).sum()), abs=1e-10)
     exact = dd.likelihood(process, denoiser, texts, order=dd.samplers.LeftToRight(), steps=length)
     torch.testing.assert_close(exact.log_likelihood, chain, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["masks", "two levels", "GIDD"])
 @pytest.mark.parametrize("steps", [None, 5])
-def test_one_block_is_today_s_bound(name, steps):
+def test_one_block_has_the_bound_without_a_pace(name, steps):
     process, x = PROCESSES[name], torch.randint(3, (16, 4))
-    denoiser = tells_times(lambda z, t: torch.zeros(*z.shape, 3, dtype=F64) + torch.arange(3.0) * 0.3)
+    denoiser = with_own_times(lambda z, t: torch.zeros(*z.shape, 3, dtype=F64) + torch.arange(3.0) * 0.3)
     want = dd.bound(process, denoiser, x, torch.Generator().manual_seed(0), steps=steps, density=Beta(2.0, 1.0))
     got = dd.bound(
         process, denoiser, x, torch.Generator().manual_seed(0), steps=steps, density=Beta(2.0, 1.0), pace=Blocks(4)
@@ -205,19 +192,19 @@ def test_one_block_is_today_s_bound(name, steps):
 
 @pytest.mark.slow
 def test_orders_of_masks_at_random_are_masks_at_random_times():
-    """The mean over the 6 orders of three words is the bound of diffusion, for a network that is told no times."""
-    process, denoiser, law = dd.presets.mdlm(3), Wrong(4, 3, 3), joint(3, 3, 6)
-    together = integrate_bound(process, law, denoiser, points=24)
+    """The mean over the 6 orders of three words is the bound of diffusion, for a network without times."""
+    process, denoiser, probs = dd.presets.mdlm(3), Wrong(4, 3, 3), joint(3, 3, 6)
+    together = integrate_bound(process, probs, denoiser, points=24)
     orders = torch.tensor([[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]], dtype=F64) / 3
-    each = [integrate_bound(process, law, denoiser, points=24, pace=RandomOrder(), chance=order) for order in orders]
+    each = [integrate_bound(process, probs, denoiser, points=24, pace=RandomOrder(), chance=order) for order in orders]
     assert float(torch.stack(each).mean()) == pytest.approx(float(together), abs=1e-9)
 
 
-def mean_of_draws(process, law, pace, denoiser, rows, **options):
-    """The bound of texts by their law, drawn, and its standard error."""
+def mean_of_draws(process, probs, pace, denoiser, rows, **options):
+    """Bound of sequences drawn from their distribution, and its standard error."""
     noise = torch.Generator().manual_seed(8)
-    flat = torch.multinomial(law.flatten(), rows, True, generator=noise)
-    x = torch.stack(torch.unravel_index(flat, law.shape), 1)
+    flat = torch.multinomial(probs.flatten(), rows, True, generator=noise)
+    x = torch.stack(torch.unravel_index(flat, probs.shape), 1)
     found = dd.bound(process, denoiser, x, noise, pace=pace, **options).diffusion.sum(1)
     return float(found.mean()), float(found.std() / math.sqrt(rows))
 
@@ -225,15 +212,15 @@ def mean_of_draws(process, law, pace, denoiser, rows, **options):
 @pytest.mark.parametrize("pace", [*PACES[1:], RandomOrder(2)], ids=str)
 @pytest.mark.parametrize("name", slow_but(["masks", "two levels", "uniform"], "two levels"))
 def test_draws_of_the_bound_have_its_mean(name, pace):
-    process, law = PROCESSES[name], joint(3, 2, 3)
-    best = tells_times(exact_cavity(process, law))
-    got, error = mean_of_draws(process, law, pace, best, 20_000, density=Beta(0.8, 1.0))
-    assert got == pytest.approx(entropy(law), abs=5 * error) and error < 0.2
+    process, probs = PROCESSES[name], joint(3, 2, 3)
+    best = with_own_times(exact_cavity(process, probs))
+    got, error = mean_of_draws(process, probs, pace, best, 20_000, density=Beta(0.8, 1.0))
+    assert got == pytest.approx(entropy(probs), abs=5 * error) and error < 0.2
 
 
-def blockwise(process, law, size):
+def blockwise(process, probs, size):
     """The best denoiser that sees its own noisy block and, clean, those before it."""
-    best = exact_cavity(process, law)
+    best = exact_cavity(process, probs)
 
     def logits(z, t, clean=None):
         if clean is None:
@@ -246,23 +233,23 @@ def blockwise(process, law, size):
             result.append(best(seen, times)[:, start : start + size])
         return torch.cat(result, 1)
 
-    return tells_times(logits, size)
+    return with_own_times(logits, size)
 
 
 @pytest.mark.parametrize("name", ["masks", "two levels"])
 @pytest.mark.parametrize("steps", [None, pytest.param(400, marks=SLOW)])
 def test_all_blocks_at_once_have_the_mean_of_one_block_at_a_time_and_less_noise(name, steps):
-    process, law = PROCESSES[name], joint(3, 2, 3)
-    denoiser = blockwise(process, law, 1)
+    process, probs = PROCESSES[name], joint(3, 2, 3)
+    denoiser = blockwise(process, probs, 1)
     options = {"steps": steps, "density": process.time_density(1)}
-    one, error = mean_of_draws(process, law, Blocks(1), denoiser, 20_000, **options)
-    all_of_them, smaller = mean_of_draws(process, law, Blocks(1), denoiser, 20_000, at_once=True, **options)
-    assert one == pytest.approx(entropy(law), abs=5 * error)
-    assert all_of_them == pytest.approx(entropy(law), abs=5 * smaller) and smaller < 0.8 * error
+    one, error = mean_of_draws(process, probs, Blocks(1), denoiser, 20_000, **options)
+    all_of_them, smaller = mean_of_draws(process, probs, Blocks(1), denoiser, 20_000, at_once=True, **options)
+    assert one == pytest.approx(entropy(probs), abs=5 * error)
+    assert all_of_them == pytest.approx(entropy(probs), abs=5 * smaller) and smaller < 0.8 * error
 
 
 class Quick(Pace):
-    """Its last steps are shorter than what a float32 tells from 1."""
+    """Pace whose last steps are shorter than the float32 spacing at 1."""
 
     def times(self, u, chance):
         return (1 - (1 - u) ** 4)[:, None].expand_as(chance)
@@ -270,11 +257,13 @@ class Quick(Pace):
 
 @pytest.mark.parametrize("pace", [Quick(), Together(), Blocks(3)], ids=str)
 @pytest.mark.parametrize("gamma", [0.5, 0.1])
-def test_what_moves_is_never_rounded_up_to_one_and_the_bound_ends_at_the_last_time(pace, gamma):
+def test_moving_times_are_below_one_and_the_bound_ends_at_the_last_time(pace, gamma):
     """Weights grow without end there: it was 3.3 for log 4; and what is left at the last time counts but once."""
     process, x = dd.presets.hdlm([0, 0, 1, 1], gamma=gamma), torch.arange(4).repeat(4096)[:, None].repeat(1, 3)
     density, noise = process.time_density(1), torch.Generator().manual_seed(0)
-    found = dd.bound(process, tells_times(lambda z, t: torch.zeros(*z.shape, 4)), x, noise, density=density, pace=pace)
+    found = dd.bound(
+        process, with_own_times(lambda z, t: torch.zeros(*z.shape, 4)), x, noise, density=density, pace=pace
+    )
     assert found.per_token.value == pytest.approx(math.log(4), abs=0.04)
     assert found.per_token.standard_error < 0.02
     drawn = pace.draw(len(x), 3, noise, density=density)
@@ -282,7 +271,7 @@ def test_what_moves_is_never_rounded_up_to_one_and_the_bound_ends_at_the_last_ti
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
-def test_what_stands_at_one_stays_there(dtype):
+def test_positions_that_do_not_move_are_at_time_zero_or_one(dtype):
     torch.set_default_dtype(dtype)
     try:
         drawn = Blocks(1).draw(64, 4, torch.Generator().manual_seed(0))
@@ -305,7 +294,7 @@ def test_keyed_draws_belong_to_the_example(pace, seed, steps):
 
 
 @given(st.sampled_from(PACES), st.sampled_from([(0.0, 1.0), (0.1, 0.7)]), st.sampled_from([None, 6]))
-def test_between_other_ends_times_keep_inside_and_count_the_interval(pace, interval, steps):
+def test_times_of_another_interval_lie_inside_and_have_its_measure(pace, interval, steps):
     rows = 4096
     drawn = pace.draw(rows, 2, torch.Generator().manual_seed(0), interval=interval, steps=steps, density=Beta(2.0, 1.0))
     t, s, measure = (v[:, None].expand(-1, 2) if v.ndim == 1 else v for v in (drawn.t, drawn.s, drawn.measure))
@@ -343,55 +332,55 @@ class Halves(Pace):
 
 
 @pytest.mark.slow
-def test_a_pace_of_one_s_own_is_proved():
+def test_a_custom_pace_is_verified():
     assert dd.verify(Halves()).ok
 
 
-def test_speeds_are_differentiated_where_nobody_keeps_gradients():
+def test_speeds_are_differentiated_where_gradients_are_off():
     with torch.no_grad():
         assert Halves().speeds(torch.tensor([0.2, 0.8], dtype=F64), torch.zeros(2, 2, dtype=F64)).tolist() == [
             [0.0, 2.0], [2.0, 0.0]
         ]  # fmt: skip
 
 
-class Says(Pace):
-    """What a test has it say."""
+class Mine(Pace):
+    """Pace with given times and speeds."""
 
     def __init__(self, times=lambda u, chance: u, speeds=lambda u, chance: torch.ones_like(u)):
-        self.say, self.fast = times, speeds
+        self.when, self.fast = times, speeds
 
     def times(self, u, chance):
-        return self.say(u, chance)
+        return self.when(u, chance)
 
     def speeds(self, u, chance):
         return self.fast(u, chance)
 
     def __repr__(self):
-        return "Says()"
+        return "Mine()"
 
 
-def path(**told):
-    return Says(**told).draw(4, 3)
+def path(**kwargs):
+    return Mine(**kwargs).draw(4, 3)
 
 
 test_times_and_speeds_that_are_none_are_named = refuses(r"""
-    path(speeds=lambda u, chance: torch.full_like(u, math.inf)) | ValueError | Says\(\): speeds hold inf, must be finite
-    path(speeds=lambda u, chance: u * math.nan) | ValueError | Says\(\): speeds hold nan
-    path(speeds=lambda u, chance: chance + 1) | ValueError | Says\(\): speeds have shape \(4, 3\), must be that of times
-    path(times=lambda u, chance: 0.5) | TypeError | Says\(\): times have type float, must be a floating-point tensor
-    path(times=lambda u, chance: chance.long()) | TypeError | Says\(\): times have type torch.int64, must be a floating
+    path(speeds=lambda u, chance: torch.full_like(u, math.inf)) | ValueError | Mine\(\): speeds hold inf, must be finite
+    path(speeds=lambda u, chance: u * math.nan) | ValueError | Mine\(\): speeds hold nan
+    path(speeds=lambda u, chance: chance + 1) | ValueError | Mine\(\): speeds have shape \(4, 3\), must be that of times
+    path(times=lambda u, chance: 0.5) | TypeError | Mine\(\): times have type float, must be a floating-point tensor
+    path(times=lambda u, chance: chance.long()) | TypeError | Mine\(\): times have type torch.int64, must be a floating
 """)
 
 
 def test_a_pace_with_a_parameter_is_drawn_without_a_warning():
     power = torch.ones((), dtype=F64, requires_grad=True)
-    drawn = Says(lambda u, chance: (u**power)[:, None].expand_as(chance)).draw(4, 3)
+    drawn = Mine(lambda u, chance: (u**power)[:, None].expand_as(chance)).draw(4, 3)
     assert drawn.t.shape == drawn.measure.shape == (4, 3)  # of speeds (B,) too
 
 
 @pytest.mark.parametrize("size", [math.inf, math.nan])
 def test_a_pace_without_an_end_to_its_speeds_is_refuted(size):
-    report = dd.verify(Says(speeds=lambda u, chance: torch.full_like(u, size)))
+    report = dd.verify(Mine(speeds=lambda u, chance: torch.full_like(u, size)))
     assert not report.ok and "speed" in str(report)
 
 
@@ -415,7 +404,7 @@ class Late(Pace):
 
 
 def bound_along(**options):
-    denoiser = tells_times(flat, options.pop("size", 2))
+    denoiser = with_own_times(flat, options.pop("size", 2))
     denoiser = options.pop("denoiser", denoiser)
     return dd.bound(dd.presets.mdlm(3), denoiser, X, torch.Generator().manual_seed(0), **options)
 

@@ -1,4 +1,4 @@
-"""Particles: the law that a reward leaves, and rows that keep to themselves."""
+"""Particles: the distribution tilted by a reward, and independence of the rows."""
 
 import math
 import sys
@@ -51,26 +51,26 @@ from ddlib.testing.oracle import exact_cavity
 
 
 class Seen:
-    """A reward that remembers what it was asked."""
+    """A reward that records its arguments."""
 
     def __init__(self, reward):
-        self.reward, self.asked = reward, []
+        self.reward, self.calls = reward, []
 
     def __call__(self, z, t):
-        self.asked.append((z.clone(), t.clone()))
+        self.calls.append((z.clone(), t.clone()))
         return self.reward(z, t)
 
 
-def tilted(reward, scale, law=PAIR):
+def tilted(reward, scale, probs=PAIR):
     """p(x) exp(scale r(x)), normalised, by enumeration."""
-    texts = torch.cartesian_prod(*map(torch.arange, law.shape))
-    raised = law * (scale * reward(texts, torch.zeros(len(texts), dtype=F64))).exp().view_as(law)
+    texts = torch.cartesian_prod(*map(torch.arange, probs.shape))
+    raised = probs * (scale * reward(texts, torch.zeros(len(texts), dtype=F64))).exp().view_as(probs)
     return raised / raised.sum(), raised.sum()
 
 
-def whole(process, sampler, rows, steps, generator, law=PAIR):
+def whole(process, sampler, rows, steps, generator, probs=PAIR):
     """All particles of a call of ``sample`` with the exact network, in the end."""
-    network, free = ModelWrapper(process, exact_cavity(process, law)), torch.ones(rows, law.ndim, dtype=torch.bool)
+    network, free = ModelWrapper(process, exact_cavity(process, probs)), torch.ones(rows, probs.ndim, dtype=torch.bool)
     run = SamplingContext(process, network, unchanged, torch.linspace(1, 0, steps + 1, dtype=F64), free, generator)
     state = sampler.init(run)
     for k in range(steps):
@@ -78,7 +78,7 @@ def whole(process, sampler, rows, steps, generator, law=PAIR):
     return sampler.weighed(run, state)
 
 
-# the law
+# the distribution
 
 
 CASES = [("masks", Masked(3, Cosine()), alike, 2), ("clusters", TREE, clusters, 4), ("clusters, words", TREE, alike, 4)]
@@ -87,12 +87,12 @@ CASES = [("masks", Masked(3, Cosine()), alike, 2), ("clusters", TREE, clusters, 
 @pytest.mark.statistical
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(("name", "process", "reward", "steps"), slow_but(CASES, CASES[1]))
-def test_as_particles_grow_many_texts_follow_the_law_that_the_reward_tilts(name, process, reward, steps):
+def test_many_particles_follow_the_distribution_tilted_by_the_reward(name, process, reward, steps):
     """First hitting draws two dependent words exactly, so that the limit is known by enumeration."""
-    law, _ = tilted(reward, 1.5)
+    probs, _ = tilted(reward, 1.5)
     sampler, generator = Particles(FirstHitting(), reward, 32, 1.0, 1.5), torch.Generator().manual_seed(0)
     x = dd.sample(process, exact_cavity(process, PAIR), (2000, 2), sampler, steps, generator=generator)
-    assert follows(x, law) and not follows(x, PAIR)
+    assert follows(x, probs) and not follows(x, PAIR)
 
 
 UNBIASED = [(number, ess, reward) for number in (1, 2, 5) for ess in (0.0, 0.7, 1.0) for reward in (alike, clusters)]
@@ -102,7 +102,7 @@ UNBIASED = [(number, ess, reward) for number in (1, 2, 5) for ess in (0.0, 0.7, 
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(("number", "ess", "reward"), slow_but(UNBIASED, (2, 1.0, clusters)))
 def test_the_estimate_has_the_right_mean_for_any_number_of_particles(number, ess, reward):
-    law, total = tilted(reward, 1.5)
+    probs, total = tilted(reward, 1.5)
     cloud = whole(
         TREE, Particles(FirstHitting(), reward, number, ess, 1.5), 20_000, 4, torch.Generator().manual_seed(1)
     )
@@ -110,18 +110,18 @@ def test_the_estimate_has_the_right_mean_for_any_number_of_particles(number, ess
     assert abs(estimate.mean() - total) < 5 * estimate.std() / len(estimate) ** 0.5
     each = torch.zeros(len(words), 9, dtype=F64).scatter_(1, 3 * words[:, :1] + words[:, 1:], estimate[:, None])
     error = each.std(0) / len(words) ** 0.5
-    assert bool(((each.mean(0) - total * law.flatten()).abs() < 5 * error).all())
+    assert bool(((each.mean(0) - total * probs.flatten()).abs() < 5 * error).all())
 
 
 @given(strategies.processes(max_depth=4, max_words=6), st.integers(1, 5), st.floats(0, 1), st.floats(-2, 2))
 @settings(max_examples=examples(40))
 @pytest.mark.usefixtures("checked_in_full")
-def test_weights_are_what_the_reward_has_grown_on_any_process(process, number, ess, scale):
+def test_weights_are_increments_of_the_reward_on_any_process(process, number, ess, scale):
     """In float64: whatever is resampled, a weight is the gain since then; without resampling, all of the gain."""
-    law = torch.ones(process.vocab_size, process.vocab_size, dtype=F64) / process.vocab_size**2
+    probs = torch.ones(process.vocab_size, process.vocab_size, dtype=F64) / process.vocab_size**2
     for share in (0.0, ess):
         sampler = Particles(Psi(0.7), ramp, number, share, scale)
-        cloud = whole(process, sampler, 3, 4, torch.Generator().manual_seed(2), law)
+        cloud = whole(process, sampler, 3, 4, torch.Generator().manual_seed(2), probs)
         gain = scale * ramp(cloud.state.z, torch.zeros(3 * number, dtype=F64)).view(3, number)
         torch.testing.assert_close(cloud.gain, gain, rtol=1e-12, atol=1e-12)
         assert bool((cloud.state.z < process.vocab_size).all()) and not cloud.state.t.any()
@@ -134,14 +134,14 @@ def test_weights_are_what_the_reward_has_grown_on_any_process(process, number, e
 
 @pytest.mark.statistical
 @pytest.mark.usefixtures("as_users_call")
-def test_a_constant_reward_and_no_scale_leave_the_law():
+def test_a_constant_reward_or_zero_scale_keeps_the_distribution():
     for sampler in (Particles(FirstHitting(), lambda z, t: 3 - t, 3, 1.0), Particles(FirstHitting(), ramp, 3, scale=0)):
         generator = torch.Generator().manual_seed(3)
         x = dd.sample(TREE, exact_cavity(TREE, PAIR), (4000, 2), sampler, 4, generator=generator)
         assert follows(x, PAIR)
 
 
-def test_particles_die_while_they_are_clusters():
+def test_particles_are_resampled_at_cluster_states():
     def second(z, t):
         return torch.where((z == 3).any(-1) | (z == 0).any(-1), -torch.inf, 0.0)
 
@@ -151,14 +151,14 @@ def test_particles_die_while_they_are_clusters():
         TREE, exact_cavity(TREE, PAIR), (50, 2), Particles(Ancestral(), seen, 16), 12, generator=generator
     )
     assert bool((words > 0).all())  # a quarter of the texts is so without
-    early = torch.cat([z for z, t in seen.asked if 0 < float(t[0]) < 0.5])
+    early = torch.cat([z for z, t in seen.calls if 0 < float(t[0]) < 0.5])
     dead = second(early, None) == -torch.inf
     assert bool(((early == 3).any(-1) & dead).any()) and int(dead.sum()) < 0.5 * len(dead)
 
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("as_users_call")
-def test_verify_asks_about_rewards_too():
+def test_verify_checks_rewards_too():
     report = check(Particles(Ancestral(), Constant(), 2))
     rooms = {check.room for check in report.checks}
     assert {"reward on Masked", "reward on Hierarchical", "reward on Uniform"} <= rooms
@@ -212,12 +212,12 @@ def test_prompts_stand_in_every_particle_and_the_reward_sees_them(name):
     halves = Halves(process)
     states = trajectory(process, halves, Particles(INNER[name], seen, 3, 1.0), prompt=prompt, infill=True)
     assert bool((states[..., ::2] == prompt[:, ::2]).all())
-    assert all(torch.equal(z[:, ::2], prompt[:, ::2].repeat_interleave(3, 0)) for z, _ in seen.asked)
-    assert 8 <= len(seen.asked) <= 9 and all(z.shape == (12, 5) and t.shape == (12,) for z, t in seen.asked)
+    assert all(torch.equal(z[:, ::2], prompt[:, ::2].repeat_interleave(3, 0)) for z, _ in seen.calls)
+    assert 8 <= len(seen.calls) <= 9 and all(z.shape == (12, 5) and t.shape == (12,) for z, t in seen.calls)
     assert 0 < halves.calls <= 7 * INNER[name].max_model_calls + INNER[name].max_finalize_calls
 
 
-def test_what_is_shown_ends_in_the_text():
+def test_the_shown_frames_end_in_the_text():
     process, words = LEVELS["levels-xi"], []
     states = []
     words = generate(
@@ -226,7 +226,7 @@ def test_what_is_shown_ends_in_the_text():
     assert torch.equal(states[-1], words) and len(states) == 8
 
 
-def test_all_particles_copy_one_where_only_one_is_any_good():
+def test_all_particles_copy_the_only_one_of_positive_weight():
     """The row's states, its memo, and nothing of other rows."""
     process, sampler = LEVELS["levels"], Particles(FirstHitting(), ramp, 3)
     network, free = ModelWrapper(process, Halves(process)), torch.ones(2, 5, dtype=torch.bool)
@@ -266,13 +266,13 @@ def test_systematic_resampling_is_right_in_the_mean():
 
 
 @pytest.mark.parametrize("u", [0.0, 1 - 2**-53])
-def test_the_ends_of_the_uniforms_take_nobody_without_a_share(u):
+def test_the_ends_of_the_uniforms_take_no_particle_of_zero_share(u):
     share = torch.tensor([[0.0, 1 / 3, 2 / 3, 0.0], [1.0, 0.0, 0.0, 0.0]], dtype=F64)
     taken = systematic(share, torch.full((2,), u, dtype=F64))
     assert set(taken[0].tolist()) == {1, 2} and set(taken[1].tolist()) == {0}
 
 
-def asked(reward, process=TREE, steps=3, **options):
+def drawn(reward, process=TREE, steps=3, **options):
     sampler = Particles(Ancestral(), reward, **{"number": 2, **options})
     generator = torch.Generator().manual_seed(0)
     return dd.sample(process, exact_cavity(process, PAIR), (3, 2), sampler, steps, generator=generator)
@@ -282,9 +282,9 @@ def only(value, row, particle, after=0.5):
     """A reward of 0 but for one particle of one row, from some time on."""
 
     def reward(z, t):
-        said = torch.zeros_like(t, dtype=torch.float64)
-        said[2 * row + particle] = value if float(t[0]) <= after else 0.0
-        return said
+        values = torch.zeros_like(t, dtype=torch.float64)
+        values[2 * row + particle] = value if float(t[0]) <= after else 0.0
+        return values
 
     return reward
 
@@ -303,15 +303,15 @@ test_bad_input_is_refused_by_name = refuses(r"""
     Particles(Psi(), ramp, scale=math.nan) | ValueError | scale is nan, must be finite
     Particles(Psi(), ramp, scale="big") | TypeError | scale is 'big', must be a number finite
     Corrected(Particles(Psi(), ramp), Gibbs()) | TypeError | predictor is Particles.*take Corrected inside
-    asked(lambda z, t: 1.0) | TypeError | reward\(z, t\) is 1.0, must be a tensor \(N,\) of real numbers
-    asked(lambda z, t: t * 1j) | TypeError | must be a tensor .* of real numbers
-    asked(lambda z, t: z) | ValueError | reward\(z, t\) has shape \(6, 2\), must be \(N,\) = \(6,\)
-    asked(lambda z, t: t[:3]) | ValueError | reward\(z, t\) has shape \(3,\), must be \(N,\) = \(6,\)
-    asked(only(math.nan, 2, 1)) | ValueError | reward is nan for particle 1 of row 2 at step 1, must be finite, or -inf
-    asked(only(math.inf, 1, 0, 1.0)) | ValueError | reward is inf for particle 0 of row 1 before the first step, must
-    asked(only(1e300, 1, 0), scale=1e300) | ValueError | reward is 1e.300 for .*must scale . reward be
-    asked(only(-math.inf, 1, 0), scale=-1.0) | ValueError | reward is -inf for particle 0 of row 1
-    asked(lambda z, t: torch.where(torch.arange(6) // 2 == 1, -torch.inf, t))
+    drawn(lambda z, t: 1.0) | TypeError | reward\(z, t\) is 1.0, must be a tensor \(N,\) of real numbers
+    drawn(lambda z, t: t * 1j) | TypeError | must be a tensor .* of real numbers
+    drawn(lambda z, t: z) | ValueError | reward\(z, t\) has shape \(6, 2\), must be \(N,\) = \(6,\)
+    drawn(lambda z, t: t[:3]) | ValueError | reward\(z, t\) has shape \(3,\), must be \(N,\) = \(6,\)
+    drawn(only(math.nan, 2, 1)) | ValueError | reward is nan for particle 1 of row 2 at step 1, must be finite, or -inf
+    drawn(only(math.inf, 1, 0, 1.0)) | ValueError | reward is inf for particle 0 of row 1 before the first step, must
+    drawn(only(1e300, 1, 0), scale=1e300) | ValueError | reward is 1e.300 for .*must scale . reward be
+    drawn(only(-math.inf, 1, 0), scale=-1.0) | ValueError | reward is -inf for particle 0 of row 1
+    drawn(lambda z, t: torch.where(torch.arange(6) // 2 == 1, -torch.inf, t))
         | ValueError | reward is -inf for every particle of row 1 before the first step, must be finite for one of the 2
     dd.sample(Uniform(3, Linear()), never, (2, 2), Particles(FirstHitting(), ramp))
         | TypeError | FirstHitting needs a process with levels.*Ancestral serves it
@@ -320,11 +320,11 @@ test_bad_input_is_refused_by_name = refuses(r"""
 
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
-    "said", [lambda z, t: z, lambda z, t: t + math.nan, lambda z, t: None, lambda z, t: t - math.inf]
+    "reward", [lambda z, t: z, lambda z, t: t + math.nan, lambda z, t: None, lambda z, t: t - math.inf]
 )
-def test_a_reward_that_will_not_do_is_refused_before_the_network_runs(said):
+def test_a_reward_that_will_not_do_is_refused_before_the_network_runs(reward):
     with pytest.raises((TypeError, ValueError), match="reward"):
-        dd.sample(TREE, never, (3, 2), Particles(FirstHitting(), said))
+        dd.sample(TREE, never, (3, 2), Particles(FirstHitting(), reward))
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -335,18 +335,18 @@ def test_a_row_that_dies_on_the_way_is_named_with_its_step():
     with pytest.raises(
         ValueError, match="reward is -inf for every particle of row 2 at step 1, must be finite for one"
     ):
-        asked(dies)
+        drawn(dies)
 
 
 def test_a_reward_may_be_whole_numbers_or_minus_infinity_for_some():
-    assert asked(lambda z, t: (z == 1).sum(-1)).shape == (3, 2)
-    assert asked(lambda z, t: (z < 3).all(-1)).shape == (3, 2)
-    assert asked(only(-math.inf, 1, 0)).shape == (3, 2)
-    assert asked(only(-math.inf, 1, 0), ess=0.0).shape == (3, 2)
-    assert asked(lambda z, t: torch.full_like(t, -torch.inf), scale=0.0).shape == (3, 2)
+    assert drawn(lambda z, t: (z == 1).sum(-1)).shape == (3, 2)
+    assert drawn(lambda z, t: (z < 3).all(-1)).shape == (3, 2)
+    assert drawn(only(-math.inf, 1, 0)).shape == (3, 2)
+    assert drawn(only(-math.inf, 1, 0), ess=0.0).shape == (3, 2)
+    assert drawn(lambda z, t: torch.full_like(t, -torch.inf), scale=0.0).shape == (3, 2)
 
 
-def test_what_it_says_of_itself():
+def test_repr_and_properties():
     inner = Corrected(Ancestral(), SelfCorrection(steps=9))
     particles = Particles(inner, ramp, 8, scale=2)
     assert (particles.max_model_calls, particles.max_finalize_calls) == (
@@ -399,7 +399,7 @@ def test_values_of_yaml_build_it(module):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ("own_rewards:clam", r"samplers.reward: 'own_rewards:clam': .* has no 'clam'"),
         ("own_rewards:nothing", r"samplers.reward: must be a function, or package.module:object of one, got 'own_rew"),
@@ -408,12 +408,12 @@ def test_values_of_yaml_build_it(module):
         (None, r"samplers.reward: must be a function, .* got None"),
     ],
 )
-def test_a_reward_that_is_none_is_refused_by_its_place(module, given, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_reward_that_is_none_is_refused_by_its_place(module, given, message):
+    with pytest.raises(ValueError, match=message):
         dd.build("samplers", values(given))
 
 
-def test_strangers_rewards_are_not_imported(module):
+def test_third_party_rewards_are_not_imported(module):
     with dd.registry.trusting([]), pytest.raises(PermissionError, match=r"own_rewards:calm.*--trust own_rewards"):
         dd.parts.read("samplers", values() | {"kind": "particles"})
 

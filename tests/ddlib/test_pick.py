@@ -56,10 +56,10 @@ def test_verify_leaves_out_samplers_whose_memo_has_no_rows():
             return super().step(run, state, k)._replace(memo={"k": k})
 
     (claim,) = (claim for claim in CLAIMS if claim.name == "rows picked")
-    (asked,) = runs(Keeps(), Masked(4, Linear()))
-    check = claim.check(asked, full=False)
+    (case,) = runs(Keeps(), Masked(4, Linear()))
+    check = claim.check(case, full=False)
     assert check.ok is None and "override pick" in check.note
-    assert claim.check(asked._replace(subject=Ancestral()), full=False).ok
+    assert claim.check(case._replace(subject=Ancestral()), full=False).ok
 
 
 def test_particles_are_picked_with_their_rows():

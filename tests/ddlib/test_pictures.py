@@ -1,4 +1,4 @@
-"""What the pictures show is what the processes say: the data of every line, cell and label."""
+"""Pictures: the data of every line, cell and label are those of the process."""
 
 import importlib
 import os
@@ -80,13 +80,13 @@ def by_enumeration(process, t):
     time, V = torch.tensor([t], dtype=torch.float64), process.vocab_size
     chance, total = torch.zeros(2, 3, dtype=torch.float64)
     for x in range(V):
-        law = process.marginal(torch.tensor([[x]]), time)[0, 0]
+        probs = process.marginal(torch.tensor([[x]]), time)[0, 0]
         for z in range(process.num_states):
             band = 2 if z >= V else int(z != x)
-            chance[band] += law[z] / V
-            if law[z] > 0:
+            chance[band] += probs[z] / V
+            if probs[z] > 0:
                 weight = process.loss_weight(torch.tensor([[x]]), torch.tensor([[z]]), time)
-                total[band] += law[z] / V * weight[0, 0]
+                total[band] += probs[z] / V * weight[0, 0]
     return chance, total / chance
 
 
@@ -119,13 +119,13 @@ def test_large_vocabularies_are_averaged_over_a_sample():
     t = torch.tensor([0.3], dtype=torch.float64)
     process = GIDD(50257, 0.2)
     own, other, mask = (float(curve.values) for curve in plot.occupancy_series(process, t))
-    law = process.marginal(torch.tensor([[7]]), t)[0, 0]
-    assert (own, mask) == pytest.approx((float(law[7]), float(law[-1])))
+    probs = process.marginal(torch.tensor([[7]]), t)[0, 0]
+    assert (own, mask) == pytest.approx((float(probs[7]), float(probs[-1])))
     assert own + other + mask == pytest.approx(1, abs=1e-12)
 
 
-def test_the_clock_is_alpha():
-    (label, (t, alpha)), *rest = lines(plot.clock(Cosine(), points=5)).items()
+def test_the_curve_of_a_schedule_is_alpha():
+    (label, (t, alpha)), *rest = lines(plot.schedule_curve(Cosine(), points=5)).items()
     assert label == "alpha" and not rest
     np.testing.assert_allclose(alpha, np.cos(np.pi * t / 2), atol=1e-12)
 
@@ -147,7 +147,7 @@ def test_a_trajectory_shows_levels_at_their_times(backwards):
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["word", "cluster 1", "cluster 2", "mask"]
 
 
-def test_without_levels_a_trajectory_is_told_by_its_last_words():
+def test_without_levels_a_trajectory_is_drawn_by_its_last_tokens():
     process = GIDD(4, 0.3)
     times, states = torch.tensor([0.0, 0.5, 1.0]), torch.tensor([[1, 2, 0], [1, 3, 4], [0, 4, 4]])
     mesh = plot.trajectory(process, times, states).collections[0]
@@ -182,7 +182,7 @@ def test_a_small_tree_shows_every_member_under_its_parent():
     assert {"speed 2\nxi 0.9", "speed 0.5"} <= {text.get_text() for text in axes.texts}
 
 
-def test_a_large_tree_says_how_much_it_leaves_out():
+def test_the_picture_of_a_large_tree_counts_omitted_states():
     tree = dd.hierarchies.Tree([torch.arange(1000) % 20])
     texts = list(placed(plot.hierarchy(tree, most=15)).values())
     assert texts.count("+47") == 3 and "+17" in texts and "mask (1,000)" in texts
@@ -198,7 +198,7 @@ def test_axes_are_used_when_given_and_made_when_not():
     settings = dict(matplotlib.rcParams)
     for axes in (given[0], None):
         for made in (
-            plot.occupancies(process, axes), plot.weights(process, axes), plot.clock(Linear(), axes),
+            plot.occupancies(process, axes), plot.weights(process, axes), plot.schedule_curve(Linear(), axes),
             plot.hierarchy(tree, axes), plot.trajectory(process, times, states, axes),
         ):  # fmt: skip
             assert (made is given[0]) == (axes is not None)
@@ -218,10 +218,10 @@ def test_matplotlib_is_imported_late_and_pyplot_never():
     assert run.stdout.split() == ["False", "True", "False"]
 
 
-def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
+def test_without_matplotlib_the_error_names_the_package_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'ddlib\[plot\]'"):
-        plot.clock(Linear())
+        plot.schedule_curve(Linear())
     process = dd.presets.mdlm(3)
     assert plot.trajectory_text(process, torch.tensor([1.0]), torch.tensor([[3]])) == "t = 1.000  mask"
 
@@ -270,7 +270,7 @@ def cielab(colour, sight):
 
 
 @pytest.mark.parametrize("sight", SIGHT)
-def test_colours_are_told_apart_by_colour_blind_readers(sight):
+def test_colours_are_distinct_for_colour_blind_readers(sight):
     """A CIELAB distance of 2.3 is just noticeable (Mahy et al., 1994)."""
     seen = [cielab(colour, SIGHT[sight]) for colour in (plot.BLUE, *_CLUSTERS, plot.DARK)]
     assert min(np.linalg.norm(a - b) for a, b in combinations(seen, 2)) > 12

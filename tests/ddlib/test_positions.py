@@ -34,7 +34,7 @@ def test_no_position_in_an_order_is_warned_of(index, method):
 
 
 def numbers(size, count, step=0, again=False):
-    """Of examples that were drawn from a data set."""
+    """Numbers of examples that were drawn from a data set."""
     generator = torch.Generator().manual_seed(step)
     if again:
         return torch.randint(size, (count,), generator=generator)
@@ -65,7 +65,7 @@ def test_a_number_that_occurs_twice_is_warned_of(method):
 
 
 @pytest.mark.statistical
-def test_what_is_warned_of_loses_the_strata():
+def test_warned_combinations_lose_the_strata():
     """The error of a mean of 64 times: a tenth of that of independent times by position, all of it by data set."""
 
     def spread(index):

@@ -9,7 +9,7 @@ from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused_with, refuses
-from zoo import F64, PROCESSES, Plain, every_process, law, words
+from zoo import F64, PROCESSES, Plain, every_process, random_probs, words
 
 import ddlib as dd
 from ddlib.processes import GIDD, ForwardProcess, Hierarchical, RateMatrix, Uniform
@@ -68,17 +68,17 @@ def test_ends_of_time_are_data_and_noise(process, data):
 
 @given(any_process, st.floats(1e-6, 1 - 1e-6), st.data())
 def test_structured_answers_are_those_of_the_contract(process, t, data):
-    """Fast paths against the base class, which only knows marginal, rate_matrix and transition."""
+    """Fast paths against the base class, which has only marginal, rate_matrix and transition."""
     t = torch.tensor([t], dtype=F64)
     s = t * data.draw(st.floats(0.0, 0.999))
     z = states(process)
     p = data.draw(strategies.token_logits(process.num_states, process.vocab_size)).softmax(-1)[None]
     assert torch.allclose(process.predictive(p, t), ForwardProcess.predictive(process, p, t), atol=1e-12)
     assert torch.allclose(process.token_likelihood(z, t), ForwardProcess.token_likelihood(process, z, t), atol=1e-13)
-    law, dense = process.posterior(p, z, t, s), ForwardProcess.posterior(process, p, z, t, s)
+    probs, dense = process.posterior(p, z, t, s), ForwardProcess.posterior(process, p, z, t, s)
     met = process.predictive(p, t).gather(-1, z[..., None])[..., 0] > 0  # under windows some states are of other times
-    assert torch.allclose(law[met], dense[met], atol=1e-7)
-    assert torch.allclose(law.sum(-1), torch.ones_like(law[..., 0]), atol=1e-9)
+    assert torch.allclose(probs[met], dense[met], atol=1e-7)
+    assert torch.allclose(probs.sum(-1), torch.ones_like(probs[..., 0]), atol=1e-9)
     rate, dense = process.reverse_rate(p, z, t)[met], ForwardProcess.reverse_rate(process, p, z, t)[met]
     assert torch.allclose(rate, dense, rtol=1e-7, atol=1e-9 * float(1 + dense.max()))
     x = torch.arange(process.vocab_size)[None]
@@ -88,7 +88,7 @@ def test_structured_answers_are_those_of_the_contract(process, t, data):
 @settings(max_examples=examples(40))
 @given(any_process, st.floats(0.05, 0.95), st.data())
 def test_posterior_is_bayes(process, t, data):
-    """Against the joint law of (x, z_s, z_t), summed by hand."""
+    """Against the joint distribution of (x, z_s, z_t), summed by hand."""
     s = t * data.draw(st.floats(0.1, 0.9))
     p = data.draw(strategies.token_logits(process.vocab_size)).softmax(-1)
     words = torch.arange(process.vocab_size)[None]
@@ -109,8 +109,8 @@ def test_reverse_rate_is_the_limit_of_the_posterior(process, t, data):
     z, now = states(process), torch.tensor([t], dtype=F64)
     rate = process.reverse_rate(p, z, now)
     step = 1e-7 / (1 + float(rate.max()))
-    law = process.posterior(p, z, now, now - step).scatter(-1, z[..., None], 0.0)
-    assert torch.allclose(law / step, rate, rtol=1e-4, atol=1e-4 * float(1 + rate.max()))
+    probs = process.posterior(p, z, now, now - step).scatter(-1, z[..., None], 0.0)
+    assert torch.allclose(probs / step, rate, rtol=1e-4, atol=1e-4 * float(1 + rate.max()))
 
 
 @settings(max_examples=examples(30))
@@ -121,12 +121,12 @@ def test_draws_follow_the_marginal(process, t, seed):
     x = torch.arange(process.vocab_size).expand(n, -1).contiguous()
     generator = torch.Generator().manual_seed(seed)
     z = process.sample(x, torch.full((n,), t, dtype=F64), generator)
-    law = process.marginal(x[:1], torch.tensor([t], dtype=F64))[0]
+    probs = process.marginal(x[:1], torch.tensor([t], dtype=F64))[0]
     for word in range(process.vocab_size):
         counts = torch.bincount(z[:, word], minlength=process.num_states).double()
-        assert counts[law[word] == 0].sum() == 0
-        large = law[word] * n > 5
-        expected = torch.cat([law[word][large], law[word][~large].sum(0, keepdim=True)]) * n
+        assert counts[probs[word] == 0].sum() == 0
+        large = probs[word] * n > 5
+        expected = torch.cat([probs[word][large], probs[word][~large].sum(0, keepdim=True)]) * n
         seen = torch.cat([counts[large], counts[~large].sum(0, keepdim=True)])
         keep = expected > 1e-9
         statistic = float(((seen - expected)[keep] ** 2 / expected[keep].clamp_min(1)).sum())
@@ -181,9 +181,9 @@ def test_structured_noise_covers_the_others():
 
 @every_process
 @pytest.mark.usefixtures("as_users_call")
-def test_every_question_about_the_way_back_refuses_what_it_cannot_answer(process):
+def test_every_reverse_method_refuses_bad_input(process):
     z = states(process)
-    p, t, s = law(process, process.num_states), torch.tensor([0.5]), torch.tensor([0.25])
+    p, t, s = random_probs(process, process.num_states), torch.tensor([0.5]), torch.tensor([0.25])
     good = {"p": p, "z": z, "t": t}
     process.posterior(**good, s=s)
     process.reverse_rate(**good)
@@ -216,11 +216,11 @@ def test_every_question_about_the_way_back_refuses_what_it_cannot_answer(process
 @every_process
 @pytest.mark.parametrize("t", [1e-5, 0.3, 0.9])
 def test_a_time_in_float32_is_worth_no_less_than_in_float64(process, t):
-    """What depends on time alone is computed in float64, whatever the dtype in which the time is given."""
+    """Functions of time alone are computed in float64, for any dtype of the time."""
     t = torch.tensor([t], dtype=torch.float32)
     s = t * torch.tensor(0.37, dtype=torch.float32)
     z, x = states(process), words(process)
-    p = law(process, process.num_states)
+    p = random_probs(process, process.num_states)
     logits = p.log()[:, : process.vocab_size]
 
     def answers(s, t):
@@ -243,10 +243,10 @@ def test_a_time_in_float32_is_worth_no_less_than_in_float64(process, t):
 
 
 @every_process
-def test_float32_laws_give_float32_answers_that_are_as_good(process):
+def test_float32_probabilities_give_float32_results_of_full_precision(process):
     t, s = torch.tensor([0.6], dtype=F64), torch.tensor([0.25], dtype=F64)
     z, x = states(process), words(process)
-    exact = law(process, process.num_states).float()
+    exact = random_probs(process, process.num_states).float()
     for ours, double in (
         (process.posterior(exact, z, t, s), process.posterior(exact.double(), z, t, s)),
         (process.reverse_rate(exact, z, t), process.reverse_rate(exact.double(), z, t)),
@@ -307,7 +307,7 @@ def test_a_generator_of_integers_is_exact():
 def test_a_batch_need_not_hold_the_last_word(process):
     """No axis takes its size from the largest word or state that happens to be there."""
     x, t = words(process), torch.tensor([0.6], dtype=F64)
-    p = law(process, process.num_states)
+    p = random_probs(process, process.num_states)
     z = states(process)
     for few in (x[:, :1], x[:, :2]):
         n = few.shape[1]
@@ -335,7 +335,7 @@ def test_the_slowest_level_is_left_by_the_end_of_time(speeds):
     tree = dd.hierarchies.Tree([[0, 0, 1]], xi=0.8, speed=speeds)
     end = torch.tensor([1.0], dtype=F64)
     assert torch.allclose(Hierarchical(tree, Linear()).occupancies(end), torch.tensor([[0.0, 0.0, 1.0]], dtype=F64))
-    # a clock that stops early leaves exactly what its hazard says
+    # a schedule that stops early leaves exactly exp(-hazard)
     left = Hierarchical(tree, Geometric(1e-4, 500.0)).occupancies(end)[0, 0]
     assert float(left) == pytest.approx(float(torch.tensor(-500.0 * speeds[0], dtype=F64).exp()), rel=1e-9, abs=1e-298)
 
@@ -359,7 +359,7 @@ def test_a_chain_of_equal_steps_counts_like_poisson(sigma, rate, dtype, kind):
     assert (transition.tril(-1) == 0).all()
 
 
-def test_gidd_goes_by_the_square_root_unless_told_otherwise():
+def test_gidd_follows_the_square_root_by_default():
     t = torch.tensor([0.1, 0.25, 0.5, 0.9], dtype=F64)
     now = GIDD(7, 0.3).mixture(t)
     assert torch.allclose(7 * now.word / (now.keep + now.mask), 0.3 / 0.7 * 2 * (t * (1 - t)).sqrt(), rtol=1e-12)

@@ -24,7 +24,7 @@ def ratio_error(amount, size):
     return np.sqrt(((amount - ratio * size) ** 2).sum() / (n - 1) / n) / size.mean()
 
 
-def test_every_measure_is_what_numpy_says():
+def test_every_measure_agrees_with_numpy():
     nats, mask, size = batch(9, 7)
     tally = dd.Tally()
     tally.add(nats, mask, size)
@@ -66,7 +66,7 @@ def test_batches_of_different_lengths_add_up_to_one_corpus():
     assert one.per_token.value != pytest.approx(sum(means) / 3, rel=1e-3)
 
 
-def test_what_is_masked_does_not_count_not_even_nan():
+def test_masked_positions_do_not_count_not_even_nan():
     nats, mask, _ = batch(4, 6)
     clean, dirty = dd.Tally(), dd.Tally()
     clean.add(nats, mask)
@@ -135,7 +135,7 @@ def test_ninety_five_percent_intervals_hold_the_truth_that_often():
 @pytest.mark.slow
 @pytest.mark.statistical
 def test_the_error_of_a_tally_covers_the_noise_of_time_and_state():
-    """The same texts evaluated again and again differ by what the tally says, with independent times."""
+    """The same texts evaluated again and again differ by the standard error of the tally, with independent times."""
     process, x = dd.presets.mdlm(4), torch.arange(4).repeat(64, 1)
     logits = torch.tensor([1.0, 0.0, -1.0, 0.5])
     results = []
@@ -163,7 +163,7 @@ def test_mean_per_token_and_its_gradient():
         torch.testing.assert_close(leaf.grad, kept.double() / kept.sum())
 
 
-def test_no_gradient_comes_from_what_is_masked_not_even_nan():
+def test_masked_positions_give_no_gradient_not_even_nan():
     nats, mask, _ = batch(3, 4)
     leaf = nats.masked_fill(~mask, math.inf).requires_grad_()
     dd.mean_per_token(leaf, mask).backward()
@@ -204,7 +204,7 @@ def test_a_refused_batch_leaves_the_tally_as_it_was(nats, mask, num_bytes, error
         assert getattr(tally, name) == getattr(untouched, name)
 
 
-def test_numbers_that_are_not_there_are_asked_for_by_name():
+def test_the_error_names_missing_numbers():
     for name in ("per_token", "per_sequence", "perplexity"):
         with pytest.raises(ValueError, match="tally is empty"):
             getattr(dd.Tally(), name)

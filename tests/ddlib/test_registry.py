@@ -16,7 +16,7 @@ RIGHT = """
 from ddlib.schedules import Linear
 
 class Mine(Linear):
-    "A clock of my own."
+    "A custom schedule."
 """
 WRONG = {
     "no such module": ("absent_module:Mine", {}, "No module named 'absent_module'"),
@@ -57,11 +57,11 @@ def test_a_plug_in_is_found_by_name(install):
     mine = registry.get("schedules", "mine")
     assert issubclass(mine, Schedule) and mine.__module__ == "good_module"
     assert registry.available("schedules")["mine"].value == "good_module:Mine"
-    assert "Mine()" in table() and "A clock of my own." in table()
+    assert "Mine()" in table() and "A custom schedule." in table()
 
 
 @pytest.mark.slow
-def test_nothing_is_imported_before_its_name_is_asked_for(install):
+def test_nothing_is_imported_before_its_name_is_used(install):
     site = install("good", {"mine": "good_module:Mine"}, {"good_module": RIGHT})
     script = """
 import sys, ddlib
@@ -79,7 +79,7 @@ print("lazy")
 
 
 @pytest.mark.parametrize("kind", registry.GROUPS)
-def test_the_off_switch_leaves_what_is_ours(kind, install, monkeypatch):
+def test_the_off_switch_keeps_the_entry_points_of_ddlib(kind, install, monkeypatch):
     install("good", {"mine": "good_module:Mine"}, {"good_module": RIGHT}, kind)
     ours = {point.name for point in entry_points(group=f"ddlib.{kind}") if point.dist.name == "ddlib"}
     assert ours | {"mine"} <= set(registry.available(kind))
@@ -97,7 +97,7 @@ test_a_missing_name_is_answered_with_the_nearest_or_with_all = refuses(r"""
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_broken_plug_in_says_who_and_why_and_breaks_nobody_else(case, install):
+def test_the_error_of_a_broken_plug_in_names_it_and_other_plug_ins_work(case, install):
     value, modules, reason = WRONG[case]
     install("broken", {"bad": value}, modules)
     install("good", {"mine": "good_module:Mine"}, {"good_module": RIGHT})
@@ -123,7 +123,7 @@ def test_a_name_of_two_packages_is_refused_and_both_are_named(install, monkeypat
     assert registry.get("schedules", "linear") is Linear
 
 
-def test_one_class_that_two_packages_declare_is_no_quarrel(install):
+def test_two_packages_may_declare_the_same_class(install):
     install("first", {"mine": "first_module:Mine"}, {"first_module": RIGHT})
     install("alias", {"mine": "first_module:Mine"})
     assert registry.get("schedules", "mine").__name__ == "Mine"

@@ -1,4 +1,4 @@
-"""Samplers that take words back: the formulas of ReMDM and of the Psi-samplers, and laws that stay what they are."""
+"""Samplers that remask: the formulas of ReMDM and of the Psi-samplers, and distributions that they keep."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("schedule", [dd.schedules.Linear(), dd.schedules.Cosine()])
 @pytest.mark.parametrize("rule", ["cap", "rescale"])
 def test_for_masks_it_is_remdm(schedule, rule):
-    """Wang et al. (2025): a word is masked with sigma; a mask becomes a word as often as its formula says."""
+    """Wang et al. (2025): a word is masked with sigma; a mask becomes a token as often as by its formula."""
     process = dd.processes.Masked(5, schedule)
     word, mask = torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1, dtype=torch.int64)
     for t, s in ((0.9, 0.7), (0.5, 0.45), (0.2, 0.0), (1.0, 0.9)):
@@ -44,7 +44,7 @@ def test_for_masks_it_is_remdm(schedule, rule):
     st.floats(0.0, 1.0),
     st.lists(st.floats(0.0, 1.0), min_size=6, max_size=6),
 )
-def test_levels_keep_their_law_whatever_climbs(process, one, other, shares):
+def test_levels_keep_their_distribution_for_every_share_of_remasking(process, one, other, shares):
     s, t = sorted((one, other))
     if not isinstance(process, dd.processes.LevelProcess):
         return
@@ -56,7 +56,7 @@ def test_levels_keep_their_law_whatever_climbs(process, one, other, shares):
     before, after = process.occupancies(at(t))[0], process.occupancies(at(s))[0]
     assert bool((kernel >= 0).all()) and (before @ kernel - after).abs().max() < 1e-12
     if s == 0:
-        assert kernel[before > 1e-300, 1:].max() < 1e-12  # nobody climbs from the data
+        assert kernel[before > 1e-300, 1:].max() < 1e-12  # no token ascends from the data
 
 
 @pytest.mark.parametrize("name", LEVELS)

@@ -1,4 +1,4 @@
-"""Remask by loop and by confidence, and Overshoot: the published formulas, and laws that stay what they are."""
+"""Remask by loop and by confidence, and Overshoot: the published formulas, and distributions that they keep."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the sam
 
 
 def loop_of_remdm(grid, steps, eta, on, off, alpha_on):
-    """Chances (word to mask, mask to word) of a step from ``grid``, by Wang et al. (2025), their linear clock."""
+    """Chances (word to mask, mask to word) of a step from ``grid``, by Wang et al. (2025), their linear schedule."""
 
     def squeezed(t):
         if t > on:
@@ -51,14 +51,14 @@ def test_for_masks_the_loop_is_that_of_remdm(eta, on, off, plateau):
 
 @settings(max_examples=examples(40))
 @given(strategies.processes(), st.floats(0.01, 0.99), st.floats(0.0, 1.0))
-def test_where_time_stands_still_levels_keep_their_law(process, t, eta):
+def test_levels_keep_their_distribution_at_a_fixed_time(process, t, eta):
     if not isinstance(process, dd.processes.LevelProcess):
         return
     most = process.max_remask_prob(at(t), at(t))
     levels = torch.arange(most.shape[1] + 1)[None]
     kernel = process.level_posterior(levels, at(t), at(t), (eta * torch.ones_like(most)).minimum(most))[0]
-    law = process.occupancies(at(t))[0]
-    assert bool((kernel >= 0).all()) and (law @ kernel - law).abs().max() < 1e-12
+    probs = process.occupancies(at(t))[0]
+    assert bool((kernel >= 0).all()) and (probs @ kernel - probs).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("name", ["masked", "levels-xi"])
@@ -105,16 +105,16 @@ def test_for_several_levels_each_edge_is_shared_among_those_below_it():
 
 
 class Sure:
-    """At the even positions nine words of ten are the first one; at the odd ones nobody knows."""
+    """At the even positions nine tokens of ten are the first one; the odd ones are uniform."""
 
     def __init__(self):
         self.calls = 0
 
     def __call__(self, z, t):
         self.calls += 1
-        law = torch.full((*z.shape, 4), 0.25, dtype=F64)
-        law[:, ::2] = torch.tensor([0.91, 0.03, 0.03, 0.03], dtype=F64)
-        return law.log()
+        probs = torch.full((*z.shape, 4), 0.25, dtype=F64)
+        probs[:, ::2] = torch.tensor([0.91, 0.03, 0.03, 0.03], dtype=F64)
+        return probs.log()
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.0}], ids=["as-is", "greedy"])
@@ -132,13 +132,13 @@ def test_the_prompt_is_never_taken_back_and_has_no_share(name, rule):
     process, mask = LEVELS[name], LEVELS[name].num_states - 1
     prompt, seen = torch.tensor([[mask, 1, mask, 3, 3]]), []
 
-    class Told(Remask):
+    class Recorded(Remask):
         def step(self, run, state, k):
             after = super().step(run, state, k)
             seen.append(after)
             return after
 
-    words = dd.sample(process, Halves(process), (4, 5), Told(1.0, rule), 25, prompt, infill=True)
+    words = dd.sample(process, Halves(process), (4, 5), Recorded(1.0, rule), 25, prompt, infill=True)
     assert all(torch.equal(state.z[:, [1, 3, 4]], prompt[:, [1, 3, 4]].expand(4, -1)) for state in seen)
     assert torch.equal(words[:, [1, 3, 4]], prompt[:, [1, 3, 4]].expand(4, -1))
     if rule == "confidence":
@@ -147,35 +147,35 @@ def test_the_prompt_is_never_taken_back_and_has_no_share(name, rule):
 
 
 @pytest.mark.parametrize("name", slow_but(LEVELS, "masked", "levels-xi-below"))
-def test_psi_is_the_probability_of_what_was_drawn(name):
+def test_psi_is_the_probability_of_the_drawn_token(name):
     """By words and, where the tree is plain, by families; one edge or several at once."""
     process = LEVELS[name]
-    law = torch.tensor([0.3, 0.2, 0.1, 0.25, 0.1, 0.05], dtype=F64)
+    probs = torch.tensor([0.3, 0.2, 0.1, 0.25, 0.1, 0.05], dtype=F64)
     tree, states = process.hierarchy, []
 
-    class Told(Remask):
+    class Recorded(Remask):
         def step(self, run, state, k):
             after = super().step(run, state, k)
             states.append((state.z, after.z, after.memo))
             return after
 
     below = [torch.arange(6)] + [tree.between(0, i).parents for i in range(1, tree.depth)]
-    families = torch.cat([torch.bincount(parents, law).log() for parents in below])
+    families = torch.cat([torch.bincount(parents, probs).log() for parents in below])
 
     def cavity(z, t):
-        return law.log().expand(*z.shape, -1)
+        return probs.log().expand(*z.shape, -1)
 
     drawn = {}
     for key, denoiser in (("cavity", cavity), ("children", lambda z, t: families.expand(*z.shape, -1))):
         generator = torch.Generator().manual_seed(0)
-        dd.sample(process, denoiser, (20, 3), Told(0.5, "confidence"), 8, parameterization=key, generator=generator)
+        dd.sample(process, denoiser, (20, 3), Recorded(0.5, "confidence"), 8, parameterization=key, generator=generator)
         drawn[key], checked = list(states), 0
         states.clear()
         for before, after, psi in drawn[key]:
             for z, y, chance in zip(before.flatten(), after.flatten(), psi.flatten(), strict=True):
                 j, i = (int(process.level_of(v[None, None])) for v in (z, y))
                 if i < j:
-                    joint = tree.laws(law)[i] * tree.between(i, j).column(tree.local(z, j))
+                    joint = tree.level_probs(probs)[i] * tree.between(i, j).column(tree.local(z, j))
                     assert float(chance) == pytest.approx(float(joint[tree.local(y, i)] / joint.sum()), abs=1e-12)
                     checked += 1
         assert checked > 60
@@ -183,7 +183,7 @@ def test_psi_is_the_probability_of_what_was_drawn(name):
 
 @settings(max_examples=examples(60))
 @given(strategies.processes(), st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-def test_levels_keep_their_law_however_far_it_overshoots(process, one, other, amount):
+def test_levels_keep_their_distribution_for_every_overshoot(process, one, other, amount):
     s, t = sorted((one, other))
     u = (1 - amount) * s
     if s == t or not isinstance(process, dd.processes.LevelProcess):
@@ -217,10 +217,10 @@ test_bad_input_is_refused = refuses(r"""
 """)
 
 
-def test_what_is_exact_is_said():
-    said = {
+def test_exactness_is_a_property_of_the_rule():
+    exact = {
         rule: (Remask(0.1, rule).on_time_grid, Remask(0.1, rule).consistent_joint)
         for rule in ("cap", "loop", "confidence")
     }
-    assert said == {"cap": (True, True), "loop": (True, False), "confidence": (False, False)}
+    assert exact == {"cap": (True, True), "loop": (True, False), "confidence": (False, False)}
     assert Overshoot(0.0).consistent_joint and not Overshoot(0.1).consistent_joint

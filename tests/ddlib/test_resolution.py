@@ -34,7 +34,7 @@ def test_fast_edges_are_served_by_such_a_schedule():
     RateMatrix(1e3 * SLOW_CHAIN, STEEP)
 
 
-def test_the_same_clock_with_its_hazard_in_closed_form_is_exact_for_slow_edges():
+def test_the_same_schedule_with_a_closed_hazard_is_exact_for_slow_edges():
     t = torch.tensor([0.1, 0.525, 0.6, 0.99, 1 - 2**-24], dtype=F64)
     process = Hierarchical(SLOW, Polynomial(1000.0))
     assert torch.allclose(process.occupancies(t)[:, 0], 1 - t, rtol=1e-12, atol=0)

@@ -1,4 +1,4 @@
-"""What every sampler promises besides its law: words, prompts kept, few network calls, clusters respected."""
+"""Properties of every sampler besides its distribution: tokens, kept prompts, few network calls, clusters."""
 
 import contextlib
 
@@ -111,7 +111,7 @@ def test_every_position_ends_as_a_word(process, sampler, steps):
 
 @unchecked
 @every_pair
-def test_a_network_that_is_sure_of_a_word_gets_it(process, sampler):
+def test_a_certain_network_draws_its_token(process, sampler):
     stray = sampler.force_transition and process is LEVELS["levels-xi"]  # forced to stay in a wrong cluster
     assert bool((generate(process, sampler, (8, 8), network=sure, steps=3) == 2).all()) != stray
 
@@ -140,7 +140,7 @@ def test_infilling_draws_the_masks_and_nothing_else(process):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_grid_of_ones_own_replaces_the_steps(dtype):
+def test_a_given_time_grid_replaces_the_steps(dtype):
     grid, seen = torch.tensor([1.0, 0.9, 0.25, 0.125, 0.0], dtype=dtype), []
     generate(LEVELS["hdlm"], times=grid, on_step=lambda k, t, z: seen.append((k, t)))
     assert [k for k, _ in seen] == [-1, 0, 1, 2, 3]
@@ -206,7 +206,7 @@ def test_tokens_stay_inside_their_clusters_when_forced_or_when_xi_is_one(name, s
 @pytest.mark.parametrize("options", [{"temperature": t} for t in (0.0, 1e-3, 1e-40)] + [{"top_p": 0.1}], ids=str)
 @pytest.mark.parametrize("sampler", [Ancestral(True), FirstHitting(True)], ids=["ancestral", "first"])
 def test_greedy_words_are_the_likeliest_of_their_cluster(name, sampler, options):
-    """Where the likeliest word of all is outside the cluster that the token is in, there is no leaving it."""
+    """A likeliest token outside the present cluster is not drawn."""
     process, hierarchy = LEVELS[name], LEVELS[name].hierarchy
     network, landed = Network(process, scale=20.0), []
     last = torch.full((8, 6), process.num_states - 1)
@@ -219,7 +219,7 @@ def test_greedy_words_are_the_likeliest_of_their_cluster(name, sampler, options)
                 ours = hierarchy.between(0, j).parents == hierarchy.local(last, j)[..., None]
                 allowed = torch.where(level == j, ours, allowed)
             best, top = network.logits.masked_fill(~allowed, -torch.inf).argmax(-1), network.logits.argmax(-1)
-            if "top_p" in options:  # a nucleus outside the cluster says nothing about what is inside
+            if "top_p" in options:  # a nucleus outside the cluster has no effect inside
                 within = allowed.gather(-1, z.clamp_max(V - 1)[..., None])[..., 0]
                 best = torch.where(within & (best != top), z, best)
             landed.append((z == best)[(z < V) & (last >= V)])
@@ -231,8 +231,8 @@ def test_greedy_words_are_the_likeliest_of_their_cluster(name, sampler, options)
 
 
 def test_top_p_draws_from_the_nucleus_and_from_all_of_it():
-    law = torch.tensor([0.3, 0.05, 0.4, 0.05, 0.1, 0.1])
-    words = generate(LEVELS["masked"], shape=(40, 20), network=lambda z, t: law.log().expand(*z.shape, V), top_p=0.6)
+    probs = torch.tensor([0.3, 0.05, 0.4, 0.05, 0.1, 0.1])
+    words = generate(LEVELS["masked"], shape=(40, 20), network=lambda z, t: probs.log().expand(*z.shape, V), top_p=0.6)
     counts = torch.bincount(words.flatten(), minlength=V)
     assert counts.nonzero()[:, 0].tolist() == [0, 2] and counts[2] / counts[0] == pytest.approx(4 / 3, rel=0.25)
 
@@ -243,7 +243,7 @@ def test_a_posterior_network_samples_as_the_cavity_network_it_belongs_to(name):
     cavity = Network(process)
 
     def posterior(z, t):
-        inside = t.double().clamp(1e-6, 1)  # what comes after t = 0 is not the network's to say
+        inside = t.double().clamp(1e-6, 1)  # after t = 0 the network has no influence
         return dd.posterior_logits(process, cavity(z, t).double(), z, inside).clamp_min(-1e9)
 
     a, b = (
@@ -263,7 +263,7 @@ def test_half_precision_logits_are_raised_not_drawn_from(process, sampler):
 
 @unchecked
 @pytest.mark.parametrize("process", OTHERS.values(), ids=OTHERS.keys())
-def test_first_hitting_says_which_process_it_cannot_serve(process):
+def test_first_hitting_names_the_process_that_it_cannot_sample(process):
     with pytest.raises(
         TypeError, match=rf"FirstHitting needs a process with levels, {type(process).__name__}.*Ancestral serves it"
     ):
@@ -286,7 +286,7 @@ class Idle(Sampler):
 
 
 @pytest.mark.parametrize("name", [*LEVELS, *OTHERS])
-def test_a_sampler_of_ones_own_is_a_few_lines(name):
+def test_a_custom_sampler_is_a_few_lines(name):
     process, prompt = {**LEVELS, **OTHERS}[name], torch.tensor([5, 5])
     states, words = trajectory(process, Replace(), prompt=prompt)
     assert bool((words < V).all()) and bool((words[:, :2] == 5).all()) and bool((states[..., :2] == 5).all())

@@ -179,7 +179,7 @@ def plain(z, t):
 
 GUIDED = dd.guidance.ClassifierFree(PROCESSES["masked"], plain, plain, 2.0)
 
-test_where_no_previous_call_can_be_kept_it_is_refused = refuses(r"""
+test_networks_without_a_previous_call_are_refused = refuses(r"""
     refused(plain) | TypeError | memory is True, and the denoiser plain takes none: .*takes_memory = True
     refused(GUIDED) | TypeError | the denoiser ClassifierFree takes none: .*a guidance has no features
     refused(sampler=Particles(Ancestral(), lambda z, t: t, 2)) | TypeError | memory is True, which Particles

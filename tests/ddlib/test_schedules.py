@@ -1,4 +1,4 @@
-"""Schedules: everything a clock says follows from the one line that writes alpha."""
+"""Schedules: every method follows from the one line that defines alpha."""
 
 import pickle
 import re
@@ -76,7 +76,7 @@ def test_inverse_undoes_alpha(schedule, t):
 
 
 @pytest.mark.parametrize("formula", ["1 - t**6", "(1 - t)**20", "exp(-t/(1 - t))", "1 - t**20"])
-def test_clocks_that_are_flat_to_rounding_at_an_end_are_taken(formula):
+def test_schedules_that_are_flat_to_rounding_at_an_end_are_accepted(formula):
     schedule = Symbolic(formula)
     assert schedule.falls(torch.linspace(0, 1, 1025, dtype=torch.float64)).all()
     assert dd.verify(schedule).ok
@@ -115,7 +115,7 @@ def test_symbolic_takes_expressions_and_strings():
 
 
 @pytest.mark.parametrize("text", ["-(-1)+t*-2", "2**0.5*t + pi - e/3", "sqrt(exp(-t))", "+t"])
-def test_parse_builds_what_is_written(text):
+def test_parse_builds_the_written_formula(text):
     value = sympy.lambdify(TIME, parse(text), "math")(0.3)
     from math import e, exp, pi, sqrt
 
@@ -135,16 +135,16 @@ def test_parse_refuses_all_that_is_not_a_formula(text):
 SCHEDULES = [Linear(), Polynomial(2.5), Cosine(), Geometric(), Symbolic("(1 - t)**2 * exp(-t)"), Symbolic("1 - t**pi")]
 
 
-@pytest.mark.parametrize("clock", SCHEDULES, ids=str)
-def test_a_clock_is_read_backwards_in_the_precision_of_its_question(clock):
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_the_inverse_has_the_precision_of_its_argument(schedule):
     t = torch.tensor([0.05, 0.3, 0.7, 0.95], dtype=F64)
-    alpha = clock.alpha(t)
-    for inverse in (clock.inverse, lambda a: Schedule.inverse(clock, a)):  # its own, and by bisection
+    alpha = schedule.alpha(t)
+    for inverse in (schedule.inverse, lambda a: Schedule.inverse(schedule, a)):  # its own, and by bisection
         assert torch.allclose(inverse(alpha), t, rtol=1e-13)
         assert inverse(alpha.float()).dtype == torch.float32
         assert torch.allclose(inverse(alpha.float()).double(), inverse(alpha.float().double()), rtol=2e-6)
-    by_bisection = Schedule.inverse(clock, alpha.float())
-    assert torch.equal(by_bisection, Schedule.inverse(clock, alpha.float().double()).float())
+    by_bisection = Schedule.inverse(schedule, alpha.float())
+    assert torch.equal(by_bisection, Schedule.inverse(schedule, alpha.float().double()).float())
 
 
 def test_irrational_numbers_in_a_formula_keep_all_their_digits():
@@ -167,22 +167,22 @@ FORMULAS = ["1 - sin(pi*t/2)", "1 - t**2", "(1 - t)**2 * exp(-t)", "1 - sqrt(t)"
 
 @pytest.mark.parametrize("formula", FORMULAS)
 def test_a_formula_keeps_its_digits_up_to_the_end_of_time(formula):
-    clock = Symbolic(formula)
+    schedule = Symbolic(formula)
     t = torch.cat([torch.linspace(0.1, 0.9, 9, dtype=F64), 1 - 2.0 ** -torch.arange(3, 46, 3, dtype=F64)])
-    value = sympy.lambdify(TIME, clock.expression(), modules="mpmath")
-    slope = sympy.lambdify(TIME, sympy.diff(clock.expression(), TIME), modules="mpmath")
+    value = sympy.lambdify(TIME, schedule.expression(), modules="mpmath")
+    slope = sympy.lambdify(TIME, sympy.diff(schedule.expression(), TIME), modules="mpmath")
     with mpmath.workdps(60):
         times = [mpmath.mpf(float(v)) for v in t]
         alpha = torch.tensor([float(value(v)) for v in times], dtype=F64)
         rate = torch.tensor([float(-slope(v) / value(v)) for v in times], dtype=F64)
         prime = torch.tensor([float(slope(v)) for v in times], dtype=F64)
     seen = alpha > 1e-280
-    assert torch.allclose(clock.alpha(t)[seen], alpha[seen], rtol=1e-9, atol=0)
-    assert torch.allclose(clock.rate(t), rate, rtol=1e-9, atol=0)
-    assert torch.allclose(clock.alpha_prime(t)[seen], prime[seen], rtol=1e-9, atol=1e-14)
-    assert clock.alpha(sympy.Rational(1, 3), xp=sympy) == clock.expression().subs(TIME, sympy.Rational(1, 3))
-    again = Symbolic(eval(repr(clock).removeprefix("Symbolic(formula=").removesuffix(")")))
-    assert again.expression() == clock.expression()
+    assert torch.allclose(schedule.alpha(t)[seen], alpha[seen], rtol=1e-9, atol=0)
+    assert torch.allclose(schedule.rate(t), rate, rtol=1e-9, atol=0)
+    assert torch.allclose(schedule.alpha_prime(t)[seen], prime[seen], rtol=1e-9, atol=1e-14)
+    assert schedule.alpha(sympy.Rational(1, 3), xp=sympy) == schedule.expression().subs(TIME, sympy.Rational(1, 3))
+    again = Symbolic(eval(repr(schedule).removeprefix("Symbolic(formula=").removesuffix(")")))
+    assert again.expression() == schedule.expression()
 
 
 def test_a_formula_that_is_right_but_for_rounding_is_accepted():
@@ -190,7 +190,7 @@ def test_a_formula_that_is_right_but_for_rounding_is_accepted():
 
 
 @pytest.mark.parametrize("formula", ["-u", "+u", "1 - u", "u - 1", "exp(u)", "1 - exp(-u*t)", "10000000000001*t"])
-def test_a_refusal_quotes_the_whole_formula_and_what_may_be_in_it(formula):
+def test_an_error_quotes_the_formula_and_the_allowed_names(formula):
     with pytest.raises(ValueError, match=rf"^formula '{re.escape(formula)}' holds") as refusal:
         parse(formula)
     if "u" in formula:
@@ -209,12 +209,12 @@ def test_the_ends_of_the_ranges_are_taken():
     Geometric(1e-12, 500)
 
 
-@pytest.mark.parametrize("clock", SCHEDULES, ids=str)
-def test_hazard_and_rate_by_the_contract_are_the_clocks_own(clock):
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_default_hazard_and_rate_agree_with_closed_forms(schedule):
     """Integrated from 0, or from what an inexact beginning has already lost."""
     t = torch.tensor([1e-9, 1e-4, 0.01, 0.5, 0.9], dtype=F64)
-    if clock.exact_ends:
-        assert torch.allclose(Schedule.hazard(clock, t), clock.hazard(t), rtol=1e-9, atol=0)
+    if schedule.exact_ends:
+        assert torch.allclose(Schedule.hazard(schedule, t), schedule.hazard(t), rtol=1e-9, atol=0)
     lossy = Geometric(1e-3, 0.5)
     assert torch.allclose(Schedule.hazard(lossy, t), lossy.hazard(t), rtol=1e-9, atol=0)
 

@@ -1,4 +1,4 @@
-"""The checks that this test run has on every call: what they say, and when they are on."""
+"""Checks that this test run makes on every call: their messages, and when they are on."""
 
 import ast
 import importlib
@@ -132,13 +132,13 @@ def test_a_checked_function_is_not_checked_again_and_one_without_annotations_not
     assert checked(plain) is plain
 
 
-def test_what_is_no_function_is_refused():
+def test_objects_other_than_functions_are_refused():
     for target in (3, torch.nn.Identity(), len):
         with pytest.raises(TypeError, match="must be a function or a class"):
             checked(target)
 
 
-def test_a_string_annotation_may_name_what_is_defined_later_but_not_what_never_is():
+def test_a_string_annotation_may_name_later_definitions_but_not_missing_ones():
     @checked
     def later(x: "Later") -> int:
         return 1
@@ -155,7 +155,7 @@ def test_a_string_annotation_may_name_what_is_defined_later_but_not_what_never_i
 
 
 def run(script, switch, *arguments):
-    """What a fresh interpreter prints, with DDLIB_SHAPECHECK set to ``switch``."""
+    """Output of a fresh interpreter with DDLIB_SHAPECHECK set to ``switch``."""
     environment = {**os.environ, "DDLIB_SHAPECHECK": switch, "PYTHONPATH": str(Path(__file__).parent)}
     command = [sys.executable, *(arguments or ("-c", script))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
@@ -167,7 +167,7 @@ CALLS = """
 import {first}, sys, torch, ddlib, ddlib_models
 def verdict(call):
     try: call()
-    except Exception as error: return any(said in str(error) for said in ("Type-check error", "violates type hint"))
+    except Exception as error: return any(part in str(error) for part in ("Type-check error", "violates type hint"))
 print(
     verdict(lambda: ddlib.schedules.Linear().rate("now")),
     verdict(lambda: ddlib_models.dit.layers.rotate(torch.ones(1, 2, 3, 4), torch.ones(5, 2))),
@@ -190,7 +190,7 @@ def test_without_the_switch_nothing_is_checked_and_no_checker_is_imported(switch
 
 
 @pytest.mark.slow
-def test_without_beartype_the_switch_says_what_to_install():
+def test_without_beartype_the_error_names_the_package_to_install():
     script = "import sys; sys.modules['beartype'] = None\ntry: import ddlib\nexcept ImportError as e: print(e)"
     assert "pip install beartype" in run(script, "1")
 
@@ -205,7 +205,7 @@ def is_checked(function):
 
 
 def annotated_functions(package):
-    """Those that the source defines, in modules and in classes."""
+    """Functions that the source defines, in modules and in classes."""
     for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if info.name not in ("ddlib.__main__", "ddlib.utils.shapecheck"):
             module = importlib.import_module(info.name)
@@ -250,7 +250,7 @@ def plugin(tmp_path, monkeypatch):
     sys.modules.pop("their_plugin", None)
 
 
-def test_a_package_of_ones_own_can_be_installed(plugin):
+def test_a_user_package_can_be_installed(plugin):
     shapecheck.install("their_plugin")
     their = importlib.import_module("their_plugin")
     with pytest.raises(TypeError, match=r"parameters of their_plugin.decorated.\n"):

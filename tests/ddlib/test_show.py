@@ -1,4 +1,4 @@
-"""``python -m ddlib show``: what it prints is what the object says, and it ends in a picture."""
+"""``python -m ddlib show``: its output agrees with the object and ends in a picture."""
 
 import os
 import shlex
@@ -41,9 +41,9 @@ def test_a_process_without_levels():
     text = show.describe(GIDD(5, 0.2))
     assert "6 states: words 0..4, the mask 5; 1 level above" in text
     t = torch.tensor(show.TIMES, dtype=torch.float64)
-    law = GIDD(5, 0.2).marginal(torch.zeros(len(t), 1, dtype=torch.int64), t)[:, 0]
-    assert row(text, "mask") == pytest.approx(law[:, 5].tolist(), rel=1e-3)
-    assert row(text, "another word") == pytest.approx(law[:, 1:5].sum(1).tolist(), rel=1e-3)
+    probs = GIDD(5, 0.2).marginal(torch.zeros(len(t), 1, dtype=torch.int64), t)[:, 0]
+    assert row(text, "mask") == pytest.approx(probs[:, 5].tolist(), rel=1e-3)
+    assert row(text, "another word") == pytest.approx(probs[:, 1:5].sum(1).tolist(), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", PROCESSES)
@@ -65,14 +65,14 @@ def test_a_schedule_and_a_hierarchy():
 @pytest.mark.statistical
 @pytest.mark.parametrize("process", [GIDD(3, 0.3), Hierarchical(TREE, Linear())], ids=["gidd", "hierarchical"])
 def test_the_example_follows_the_process(process):
-    """At every time each state is as frequent as q_t of a uniform word says, within five standard errors."""
+    """At every time each state has the frequency q_t of a uniform token, within five standard errors."""
     n = 4000
     times, states = show.example(process, n, steps=4)
     assert times.tolist() == [1, 0.75, 0.5, 0.25, 0]
     p = torch.full((5, 1, process.vocab_size), 1 / process.vocab_size, dtype=torch.float64)
-    law = process.predictive(p, times)[:, 0]
+    probs = process.predictive(p, times)[:, 0]
     seen = torch.stack([torch.bincount(z, minlength=process.num_states) / n for z in states])
-    assert bool(((seen - law).abs() <= 5 * (law * (1 - law) / n).sqrt() + 1e-9).all())
+    assert bool(((seen - probs).abs() <= 5 * (probs * (1 - probs) / n).sqrt() + 1e-9).all())
 
 
 @pytest.mark.slow
@@ -101,21 +101,21 @@ def test_the_command_takes_at_most_three_seconds(arguments):
 
 
 @pytest.mark.slow
-def test_who_reads_may_stop_reading():
+def test_a_reader_may_stop_reading():
     command = f"{shlex.quote(sys.executable)} -m ddlib | head -n 1"
     ended = subprocess.run(["sh", "-c", command], check=True, capture_output=True, text=True)
     assert ended.stdout.startswith("ddlib ") and ended.stderr == ""
 
 
 @pytest.mark.parametrize("path", ["ddlib.schedules:Linear", "home_made:tree", "gidd:4"])
-def test_the_command_takes_what_verify_takes(path, capsys, monkeypatch, tmp_path):
+def test_the_command_takes_the_objects_of_verify(path, capsys, monkeypatch, tmp_path):
     (tmp_path / "home_made.py").write_text("import ddlib as dd\ntree = dd.hierarchies.Tree([[0, 0, 1]])\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert main(["show", path, "--out", str(tmp_path / "show.svg")]) == 0
     assert (tmp_path / "show.svg").stat().st_size > 5_000
 
 
-def test_a_picture_is_drawn_only_if_asked_for(capsys, monkeypatch, tmp_path):
+def test_a_picture_is_drawn_only_on_request(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # nor is matplotlib needed
     for arguments in (["mdlm:3"], ["mdlm:3", "--no-plot"], ["mdlm:3", "--words", "a", "b", "c"]):
@@ -165,7 +165,7 @@ def test_bad_arguments_end_the_program(arguments, message, capsys, monkeypatch, 
     assert message in capsys.readouterr().err
 
 
-def test_a_picture_that_cannot_be_written_is_said(capsys, tmp_path):
+def test_a_picture_that_cannot_be_written_is_reported(capsys, tmp_path):
     assert main(["show", "mdlm:3", "--out", str(tmp_path / "no" / "x.png")]) == 1
     assert "no picture: " in capsys.readouterr().err
 

@@ -36,7 +36,7 @@ def test_leaving_sequences_out_changes_no_word(name, sampler):
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_where_the_network_decides_who_jumps_it_is_asked_about_everything(name):
+def test_the_network_sees_every_position_if_it_decides_which_jump(name):
     process = OTHERS[name]
     halves = Halves(process)
     assert torch.equal(generate(process, halves, steps=20), generate(process, plain(halves), steps=20))
@@ -76,7 +76,7 @@ def test_a_step_without_a_jump_makes_no_call():
     assert halves.calls == 0
 
 
-def test_all_sequences_are_in_the_batch_if_asked_for():
+def test_the_batch_holds_all_sequences_on_request():
     halves = Halves(LEVELS["masked"])
     generate(LEVELS["masked"], halves, steps=30, compact=False)
     assert 0 < halves.calls < 30 and halves.sequences == 4 * halves.calls
@@ -84,7 +84,7 @@ def test_all_sequences_are_in_the_batch_if_asked_for():
 
 @every_sampler
 def test_a_position_lands_at_the_time_of_its_sequence(sampler):
-    asked, landed = [], []
+    called_at, landed = [], []
 
     class Recording(Masked):
         def sample_given_level(self, logits, z, t, s, target, generator=None, **options):
@@ -95,10 +95,10 @@ def test_a_position_lands_at_the_time_of_its_sequence(sampler):
     process = Recording(V, Cosine())
     halves = Halves(process)
     features = halves.features
-    halves.features = lambda z, t: asked.append(t) or features(z, t)
+    halves.features = lambda z, t: called_at.append(t) or features(z, t)
     generate(process, halves, sampler, (4, 1), steps=30)
     t, s = (torch.cat(times) for times in zip(*landed, strict=True))
-    assert torch.equal(t.float(), torch.cat(asked)) and len(t) == 4 and bool((s <= t).all())
+    assert torch.equal(t.float(), torch.cat(called_at)) and len(t) == 4 and bool((s <= t).all())
     assert isinstance(sampler, FirstHitting) or torch.allclose(t - s, torch.tensor(1 / 30, dtype=t.dtype))
 
 

@@ -1,4 +1,4 @@
-"""Steps by rates and by two looks: their formulas, how fast their errors fall, how often they ask the network."""
+"""Solvers by rates and of second order: formulas, convergence of the error, network calls."""
 
 import itertools
 import math
@@ -49,7 +49,7 @@ def some_network(process):
 
 
 @pytest.mark.parametrize(("t", "s"), [(0.9, 0.7), (0.5, 0.1), (0.3, 0.29)])
-def test_for_masks_on_a_linear_clock_a_mask_jumps_at_rate_one_over_t(t, s):
+def test_on_a_linear_schedule_a_mask_jumps_at_rate_one_over_t(t, s):
     process = Masked(5, Linear())
     z = torch.tensor([[5, 2]])
     assert process.exit_rate(z, at(t))[0].tolist() == pytest.approx([1 / t, 0], abs=1e-12)
@@ -75,20 +75,20 @@ def test_chances_of_a_jump():
 def test_rates_and_destinations_with_structure_are_those_without(data, process, time):
     z = torch.arange(process.num_states)[None]
     logits = data.draw(strategies.token_logits(1, process.num_states, process.vocab_size))
-    rates = ForwardProcess._rates(process, logits, z, at(time), lambda law: law)
+    rates = ForwardProcess._rates(process, logits, z, at(time), lambda p: p)
     dense, got = rates.sum(-1), process.exit_rate(z, at(time), logits)
     assert ((got - dense).abs() <= 1e-12 * (1 + dense)).all()
     each, moves = 1500, rates.sum(-1) > 0
     many = [value.expand(each, *value.shape[1:]) for value in (logits, z, at(time), moves)]
     drawn = process.sample_exit(*many, torch.Generator().manual_seed(0))
-    law = (rates / torch.where(moves, dense, 1.0)[..., None])[0][moves[0]]
+    p = (rates / torch.where(moves, dense, 1.0)[..., None])[0][moves[0]]
     assert torch.equal(drawn[:, ~moves[0]], many[1][:, ~moves[0]])
-    found = frequencies("destinations", (), tally(drawn[:, moves[0]], process.num_states), law, each)
+    found = frequencies("destinations", (), tally(drawn[:, moves[0]], process.num_states), p, each)
     assert ((found.got - found.expected).abs() <= found.allowed).all()
 
 
-def slopes(sampler, run, first, **law):
-    found = errors(Case(sampler, *run[1:]), [first, 2 * first, 4 * first], **law)
+def slopes(sampler, run, first, **options):
+    found = errors(Case(sampler, *run[1:]), [first, 2 * first, 4 * first], **options)
     return [math.log2(coarse / fine) for coarse, fine in pairwise(found)]
 
 
@@ -102,7 +102,7 @@ def test_the_error_falls_as_the_steps_to_the_order(sampler):
             assert sampler.order - 0.3 < slope < sampler.order + (1.1 if better else 0.3)
 
 
-def test_for_masks_on_a_linear_clock_the_second_order_is_all_there_is():
+def test_theta_trapezoidal_is_exact_for_masks_on_a_linear_schedule():
     process = Masked(3, Linear())
     for theta in (0.2, 0.5, 0.7):
         assert max(errors(Case(ThetaTrapezoidal(theta), process), [1, 2, 5])) < 1e-12
@@ -131,7 +131,7 @@ def test_prompts_stand_and_words_come_out(name, kind):
 
 
 @pairs(LEVELS, "levels-xi")
-def test_the_halves_of_a_denoiser_say_the_same_as_the_whole(name, kind):
+def test_the_halves_of_a_denoiser_agree_with_the_whole(name, kind):
     sampler = SOLVERS[kind]
     process, halves = LEVELS[name], Halves(LEVELS[name])
     for options in ({}, {"temperature": 0.7}, {"prompt": torch.tensor([1, 2])}):
@@ -149,14 +149,14 @@ def test_a_batch_never_changes_a_text(name, kind):
 
 
 @pairs(LEVELS, "masked", "levels-xi")
-def test_a_step_in_which_nobody_moves_makes_no_call(name, kind):
+def test_a_step_in_which_no_position_moves_makes_no_call(name, kind):
     process, sampler = LEVELS[name], SOLVERS[kind]
     halves = Halves(process)
     states = trajectory(process, halves, sampler, shape=(1, 3), steps=40)
     level = process.level_of(states.flatten(0, 1)).view_as(states)
     falls = (level.diff(dim=0) < 0).any(-1).any(-1).sum()
     assert bool((level.diff(dim=0) <= 0).all())
-    calls = halves.calls - (not process.exact_ends)  # words that the clock does not reach take a last one
+    calls = halves.calls - (not process.exact_ends)  # tokens that the schedule does not reach need a last one
     assert int(falls) <= calls <= sampler.max_model_calls * int(falls) < 40 * sampler.max_model_calls
 
 
@@ -171,14 +171,14 @@ def test_jumps_by_rates_lead_one_level_down_but_in_the_first_and_last_step(sampl
 def test_the_second_look_is_taken_only_where_the_second_stage_moves():
     process = LEVELS["levels-xi"]
     halves = Halves(process)
-    asked = []
+    calls = []
     dd.sample(
-        process, lambda z, t: (asked.append((len(z), float(t[0]))), halves(z, t))[1], (6, 4), ThetaTrapezoidal(0.25),
+        process, lambda z, t: (calls.append((len(z), float(t[0]))), halves(z, t))[1], (6, 4), ThetaTrapezoidal(0.25),
         times=torch.tensor([1.0, 0.6, 0.2, 0.0]), generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     times = [1.0, 0.9, 0.6, 0.5, 0.2, 0.15]
-    assert [t for _, t in asked] == pytest.approx(times, abs=1e-6)  # at t and at u = t - theta (t - s)
-    assert all(number <= 6 for number, _ in asked) and min(number for number, _ in asked) < 6
+    assert [t for _, t in calls] == pytest.approx(times, abs=1e-6)  # at t and at u = t - theta (t - s)
+    assert all(number <= 6 for number, _ in calls) and min(number for number, _ in calls) < 6
 
 
 @pytest.mark.parametrize("process", [LEVELS["levels-xi"], OTHERS["uniform"]], ids=["levels-xi", "uniform"])
@@ -206,7 +206,7 @@ def test_logits_of_children_serve_as_well(sampler):
     assert bool((words < V).all())
     for before, after in pairwise(states):
         above = process.likelihood(before, after.clamp_max(V - 1), at(0.5, 30)) > 0
-        assert bool((above | (after >= V)).all())  # nobody leaves its cluster
+        assert bool((above | (after >= V)).all())  # no token leaves its cluster
 
 
 test_bad_input_is_refused = refuses(r"""
@@ -218,9 +218,9 @@ test_bad_input_is_refused = refuses(r"""
 """)
 
 
-def test_who_says_what_of_itself():
+def test_properties_of_the_solvers():
     assert [s.order for s in (Ancestral(), Euler(), TauLeaping(), ThetaTrapezoidal(), Psi())] == [1, 1, 1, 2, 0]
-    assert [s.order for s in (Ancestral(True), Euler(True))] == [0, 0]  # a forced step follows no law
+    assert [s.order for s in (Ancestral(True), Euler(True))] == [0, 0]  # a forced step has no transition distribution
     assert [s.exact_marginals for s in SOLVERS.values()] == [False, False, True]
     assert ThetaTrapezoidal.max_model_calls == 2 and repr(ThetaTrapezoidal()) == "ThetaTrapezoidal(theta=0.5)"
 

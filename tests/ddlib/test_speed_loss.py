@@ -20,17 +20,19 @@ DEEP = [[0, 0, 1, 2], [0, 1, 1]]
 pytestmark = pytest.mark.usefixtures("as_users_call")
 
 
-def tree(parents, xi=1.0, speed=None, clock=None):
+def tree(parents, xi=1.0, speed=None, schedule=None):
     return Hierarchical(
-        dd.hierarchies.Tree(parents, xi=xi, speed=speed, learn_speeds=True), Linear() if clock is None else clock
+        dd.hierarchies.Tree(parents, xi=xi, speed=speed, learn_speeds=True), Linear() if schedule is None else schedule
     )
 
 
 PROCESSES = {
     "two levels": lambda: tree([[0, 0, 1, 1]], speed=[2.0, 1.0]),
-    "two levels, xi": lambda: tree([[0, 0, 1, 1]], xi=0.7, speed=[1.0, 1.0], clock=Cosine()),
+    "two levels, xi": lambda: tree([[0, 0, 1, 1]], xi=0.7, speed=[1.0, 1.0], schedule=Cosine()),
     "three levels, xi": lambda: tree(DEEP, xi=[0.8, 0.9], speed=[0.7, 2.0, 1.0]),
-    "four levels": lambda: tree([[0, 1, 2, 2], [0, 0, 1], [0, 0]], speed=[1.0, 1.0 + 1e-9, 2.0, 0.5], clock=Cosine()),
+    "four levels": lambda: tree(
+        [[0, 1, 2, 2], [0, 0, 1], [0, 0]], speed=[1.0, 1.0 + 1e-9, 2.0, 0.5], schedule=Cosine()
+    ),
     "powers": lambda: PerWord(Linear(), [0.5, 2.0, 1.0, 1.0], learn_speeds=True),
 }
 
@@ -82,7 +84,7 @@ def test_the_exact_bound_is_differentiable(name):
     ("name", "kind"), slow_but(product(PROCESSES, ["cavity", "posterior"]), ("powers", "posterior"))
 )
 def test_the_estimate_and_its_gradient_are_unbiased(name, kind):
-    """Within 4.5 standard errors of 30 calls; the bound that it is compared with knows no noise."""
+    """Within 4.5 standard errors of 30 calls; the bound that it is compared with is exact."""
     process = PROCESSES[name]()
     network = opinionated(process)
     expected = integrated(process, network, kind)
@@ -96,8 +98,8 @@ def test_the_estimate_and_its_gradient_are_unbiased(name, kind):
 @pytest.mark.statistical
 @pytest.mark.slow
 @pytest.mark.parametrize("draws", [2, 5])
-def test_ends_of_a_clock_that_is_not_exact(draws):
-    process = tree([[0, 0, 1, 1]], xi=0.7, speed=[1.0, 2.0], clock=Geometric(0.3, 3.0))
+def test_ends_of_a_schedule_that_is_not_exact(draws):
+    process = tree([[0, 0, 1, 1]], xi=0.7, speed=[1.0, 2.0], schedule=Geometric(0.3, 3.0))
     network, words, ends = opinionated(process), torch.cartesian_prod(*[torch.arange(4)] * 2), torch.tensor([0.0, 1.0])
     grid = torch.cartesian_prod(*[states(process)[0]] * 2)
     x, z = words.repeat_interleave(len(grid), 0), grid.repeat(len(words), 1)
@@ -115,7 +117,7 @@ def test_ends_of_a_clock_that_is_not_exact(draws):
 
 @pytest.mark.slow
 @pytest.mark.statistical
-def test_what_is_known_beforehand_makes_it_less_noisy(monkeypatch):
+def test_an_estimate_of_the_loss_reduces_the_variance(monkeypatch):
     """Standard deviations of the gradient by the first speed, of 16 tokens at a time."""
     process = tree([[0, 0, 1, 1]], speed=[2.0, 1.0])
     table, generator = torch.randn(7, 4, dtype=F64, generator=torch.Generator().manual_seed(1)), torch.Generator()
@@ -155,23 +157,23 @@ class TestDescent:
     grid = torch.linspace(-2, 2, 33, dtype=F64)
 
     def begun(self):
-        law, network = poor_fit()
+        probs, network = poor_fit()
         process = tree([[0, 0, 1]], speed=[1.0, math.exp(2)])
-        found = costs(process, law, network)
+        found = costs(process, probs, network)
         bounds = [
             exact(tree([[0, 0, 1]], speed=[math.exp(max(ratio, 0)), math.exp(max(-ratio, 0))]), found)
             for ratio in self.grid.tolist()
         ]
-        return law, network, process, found, torch.stack(bounds).detach()
+        return probs, network, process, found, torch.stack(bounds).detach()
 
     @staticmethod
     def ratio(process):
         first, second = process.hierarchy.speeds
         return math.log(first / second)
 
-    def test_it_falls_to_what_a_grid_finds(self):
-        law, network, process, found, bounds = self.begun()
-        whole = integrate_bound(process, law, network, points=40) / 3
+    def test_the_loss_falls_to_the_minimum_of_a_grid(self):
+        probs, network, process, found, bounds = self.begun()
+        whole = integrate_bound(process, probs, network, points=40) / 3
         assert whole.item() == pytest.approx(exact(process, found, points=40).item(), rel=1e-12)
         seen = []
         for _ in range(60):
@@ -183,18 +185,18 @@ class TestDescent:
         assert all(later <= before + 1e-12 for before, later in pairwise(seen)) and seen[-1] < seen[0] - 0.03
         assert seen[-1] == pytest.approx(bounds.min().item(), abs=2e-4)
         assert self.ratio(process) == pytest.approx(self.grid[bounds.argmin()].item(), abs=0.13)
-        assert seen[-1] > entropy(law)  # speeds that avoid what the network is bad at: a bound all the same
+        assert seen[-1] > entropy(probs)  # speeds that avoid what the network is bad at: a bound all the same
 
     @pytest.mark.nightly
     @pytest.mark.statistical
-    def test_so_it_does_by_estimates(self):
-        law, network, process, found, bounds = self.begun()
+    def test_the_loss_falls_by_estimates(self):
+        probs, network, process, found, bounds = self.begun()
         start, generator = exact(process, found).item(), torch.Generator().manual_seed(0)
         optimizer = torch.optim.Adam(process.parameters(), lr=0.1)
         for step in range(150):
             optimizer.param_groups[0]["lr"] = 0.08 * (1 - step / 150)
             optimizer.zero_grad()
-            dd.speed_loss(process, network, texts(law, 2000, generator), generator).backward()
+            dd.speed_loss(process, network, texts(probs, 2000, generator), generator).backward()
             optimizer.step()
         end = exact(process, found).item()
         assert end < start - 0.03 and end < bounds.min() + 2e-3
@@ -220,7 +222,7 @@ class TestBatches:
         ((whole, t),) = self.seen(x, torch.arange(5))
         ((part, s),) = self.seen(x[3:], torch.arange(3, 5))
         assert torch.equal(whole[9:], part) and torch.equal(t[9:], s)
-        assert len(t.unique()) == 5 and not torch.equal(whole[0], whole[1])  # one time for each, draws of their own
+        assert len(t.unique()) == 5 and not torch.equal(whole[0], whole[1])  # one time for each, separate draws
 
     def test_padding_is_seen_and_does_not_count(self):
         process, x = self.process(), torch.randint(4, (6, 5), generator=torch.Generator().manual_seed(0))
@@ -262,7 +264,7 @@ class TestBatches:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (dict(process=dd.presets.mdlm(4)), "has nothing to learn: make its tree or itself with learn_speeds=True"),
         (dict(draws=1), "draws is 1, must be at least 2"),
@@ -273,7 +275,7 @@ class TestBatches:
     ],
 )
 @pytest.mark.usefixtures("as_users_call")
-def test_bad_input_is_named(change, told):
+def test_bad_input_is_named(change, message):
     given = dict(process=tree(DEEP), x=torch.zeros(1, 3, dtype=torch.int64)) | change
     calls = []
 
@@ -281,7 +283,7 @@ def test_bad_input_is_named(change, told):
         calls.append(z)
         return torch.zeros(*z.shape, 4)
 
-    with pytest.raises((TypeError, ValueError), match=told):
+    with pytest.raises((TypeError, ValueError), match=message):
         dd.speed_loss(given.pop("process"), network, given.pop("x"), **given)
     assert not calls  # before any work
 

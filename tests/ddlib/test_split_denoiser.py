@@ -1,4 +1,4 @@
-"""A denoiser in two halves draws from the law of the whole, each jump from the words that it needs."""
+"""A denoiser in two halves draws from the distribution of the whole; each jump computes only the logits it needs."""
 
 import itertools
 
@@ -78,16 +78,16 @@ def test_each_jump_is_shown_the_columns_that_it_needs(name, force):
             assert drawn[:20] == drawn[20:]
 
 
-def test_a_cluster_that_tokens_do_not_leave_needs_its_own_words_and_no_others():
-    def suffices(name, *asked):
-        return LEVELS[name].subtree_logits_suffice(*asked)
+def test_a_closed_cluster_needs_the_logits_of_its_own_tokens_only():
+    def suffices(name, *levels):
+        return LEVELS[name].subtree_logits_suffice(*levels)
 
     assert {name for name, process in LEVELS.items() if process.hierarchy.depth > 1 and suffices(name, 1, 0)} == {
         "hdlm", "levels", "levels-xi-above", "geometric"
     }  # fmt: skip
     assert suffices("hdlm", 2, 1) and suffices("levels", 2, 1)
     assert suffices("hdlm-xi", 2, 0) and suffices("levels-xi", 2, 0, True)
-    assert not any(suffices(*asked) for asked in [("hdlm", 1, 1), ("hdlm-xi", 2, 1), ("levels-xi", 2, 0)])
+    assert not any(suffices(*levels) for levels in [("hdlm", 1, 1), ("hdlm-xi", 2, 1), ("levels-xi", 2, 0)])
     assert not suffices("levels-xi", 2, 1, True)  # the cluster's mass is that of all words
     for name, state, under in [("hdlm", V + 1, [2, 3]), ("hdlm", 4, [4]), ("levels", V + 4, [0, 1, 5])]:
         assert LEVELS[name].hierarchy.under(state).tolist() == under
@@ -97,8 +97,8 @@ def test_a_cluster_that_tokens_do_not_leave_needs_its_own_words_and_no_others():
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", slow_but(FOUR_TOKENS, "levels-xi"))
 @pytest.mark.parametrize("sampler", [Ancestral(), FirstHitting()], ids=["ancestral", "first"])
-def test_halves_follow_the_joint_law_and_that_of_the_plain_sampler(name, sampler):
-    """One sample against the law, two against each other; both by five standard deviations of chi-square."""
+def test_halves_follow_the_joint_distribution_and_that_of_the_plain_sampler(name, sampler):
+    """One sample against the distribution, two against each other; both by five standard deviations of chi-square."""
     process, n = FOUR_TOKENS[name], 2500
     steps = 2 * process.hierarchy.depth if isinstance(sampler, FirstHitting) else 80
     seeds = (torch.Generator().manual_seed(seed) for seed in (1, 2))
@@ -112,7 +112,7 @@ def test_halves_follow_the_joint_law_and_that_of_the_plain_sampler(name, sampler
 
 
 @pytest.mark.statistical
-def test_the_two_sample_test_notices_a_wrong_law():
+def test_the_two_sample_test_detects_a_wrong_distribution():
     process, n = FOUR_TOKENS["masked"], 4000
     few, many = (
         pairs(dd.sample(process, ExactHalves(process), (n, 2), steps=k, generator=torch.Generator().manual_seed(k)))
@@ -133,7 +133,7 @@ def test_positions_that_jump_together_are_drawn_apart():
     assert chi_square(counts, n / V**2, V**2 - 1) < 5
 
 
-def test_a_dit_is_asked_for_its_features_and_draws_the_words_of_its_logits():
+def test_a_dit_is_evaluated_by_its_features_and_draws_the_tokens_of_its_logits():
     process = LEVELS["levels"]
     torch.manual_seed(0)
     model = DiT(process.num_states, V, 16, 2, 2, pad_to=8).double().eval()
@@ -148,30 +148,30 @@ def test_a_dit_is_asked_for_its_features_and_draws_the_words_of_its_logits():
 
 
 class Sparse(Halves):
-    """Halves that can leave out positions; keeps what it was asked for."""
+    """Halves that can leave out positions; records the arguments of its calls."""
 
     def __init__(self, process):
         super().__init__(process)
-        self.asked = []
+        self.calls_at = []
 
     def features_at(self, z, t, positions):
-        self.asked.append((z, positions))
+        self.calls_at.append((z, positions))
         return self.features(z, t).take_along_dim(positions[..., None], 1)
 
 
 @pytest.mark.parametrize("compact", slow_but([False, True], True))
 @every_pair
-def test_who_can_leave_out_features_is_asked_for_those_of_jumping_positions(name, sampler, compact):
-    """Same words as the plain denoiser's; and no sequence is asked about more positions than the most that jump."""
+def test_sparse_features_are_computed_at_jumping_positions_only(name, sampler, compact):
+    """The tokens of the plain denoiser, and no sequence is evaluated at more positions than the most that jump."""
     process = LEVELS[name]
     sparse, halves, states = Sparse(process), Halves(process), []
     drawn = generate(process, sparse, sampler, compact=compact, on_step=lambda k, t, z: states.append(z.clone()))
     assert torch.equal(drawn, generate(process, halves, sampler, compact=compact))
-    assert sparse.calls == len(sparse.asked) == halves.calls
-    assert all(len(row.unique()) == len(row) for _, positions in sparse.asked for row in positions)
+    assert sparse.calls == len(sparse.calls_at) == halves.calls
+    assert all(len(row.unique()) == len(row) for _, positions in sparse.calls_at for row in positions)
     moved = [int((a != b).sum(1).max()) for a, b in itertools.pairwise(states)]
     if all(edge.spread is None for edge in process.hierarchy.maps):  # then every jump changes the state
-        assert [positions.shape[1] for _, positions in sparse.asked] == [n for n in moved if n]
+        assert [positions.shape[1] for _, positions in sparse.calls_at] == [n for n in moved if n]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

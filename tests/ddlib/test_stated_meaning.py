@@ -30,7 +30,7 @@ def mean(denoiser, **meaning):
     return dd.bound(UNIFORM, denoiser, x, torch.Generator().manual_seed(1), **meaning).per_token.value
 
 
-def test_a_bound_reads_what_the_denoiser_states():
+def test_a_bound_uses_the_parameterization_of_the_denoiser():
     """0.1.0 took the logits of a posterior for those of a cavity unless it was passed again."""
     stating = Posterior(UNIFORM)
     assert (
@@ -42,7 +42,7 @@ def test_a_bound_reads_what_the_denoiser_states():
     assert mean(stating, parameterization="cavity") == mean(stating.logits)
 
 
-def test_samples_read_what_the_denoiser_states():
+def test_samples_use_the_parameterization_of_the_denoiser():
     stating = Posterior(UNIFORM)
 
     def drawn(denoiser, **meaning):
@@ -88,7 +88,7 @@ class Children:
         return torch.linspace(0, 1, 7).expand(*z.shape, -1)
 
 
-def test_an_exact_likelihood_reads_what_the_denoiser_states():
+def test_an_exact_likelihood_uses_the_parameterization_of_the_denoiser():
     process = dd.processes.Hierarchical(dd.hierarchies.Tree([[0, 0, 1, 1, 1]]), dd.schedules.Linear())
     found = dd.likelihood(process, Children(), torch.arange(5)[:, None]).log_likelihood
     assert torch.equal(

@@ -37,7 +37,7 @@ def coverage(measures, truth, width=1.96):
 
 @pytest.mark.statistical
 @pytest.mark.parametrize(("texts", "draws"), [(64, 1), (48, 4)])
-def test_intervals_hold_the_truth_as_often_as_they_say(texts, draws):
+def test_intervals_have_their_nominal_coverage(texts, draws):
     generator = torch.Generator().manual_seed(0)
     drawn = [corpus(texts, draws, generator) for _ in range(400)]
     knowing = [dd.Measure.ratio(nats, size, "", times) for nats, size, times in drawn]
@@ -52,8 +52,8 @@ def test_intervals_hold_the_truth_as_often_as_they_say(texts, draws):
 
 @pytest.mark.statistical
 @pytest.mark.parametrize(("text", "noise"), [(2.0, 0.2), (0.0, 2.0)])
-def test_what_the_draws_of_a_text_share_is_kept_apart_from_what_they_do_not(text, noise):
-    """Of eight draws the noise is divided by eight, the texts' own are not."""
+def test_variance_between_texts_and_within_their_draws_is_separated(text, noise):
+    """With eight draws the noise is divided by eight, the variance between sequences is not."""
     generator = torch.Generator().manual_seed(1)
     measures = []
     for _ in range(60):
@@ -69,17 +69,17 @@ PROCESSES = {
     "two levels": dd.presets.hdlm(torch.arange(8) // 3),
     "GIDD": dd.presets.gidd(8, 0.2),
 }
-LAW = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.1, 0.08, 0.05, 0.02], dtype=F64)
+PROBS = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.1, 0.08, 0.05, 0.02], dtype=F64)
 GUESS = torch.tensor([0.2, 0.2, 0.2, 0.1, 0.1, 0.1, 0.05, 0.05]).log()
-BOUND = -float((LAW * GUESS).sum())
-"""Of a network that always says the same, the bound is a cross-entropy, for every process."""
+BOUND = -float((PROBS * GUESS).sum())
+"""The bound of a constant network is a cross-entropy, for every process."""
 
 
 def repeated(process, density, texts, repeats, length=16):
     found = []
     for number in range(repeats):
         generator = torch.Generator().manual_seed(number)
-        x = torch.multinomial(LAW, texts * length, replacement=True, generator=generator).view(texts, length)
+        x = torch.multinomial(PROBS, texts * length, replacement=True, generator=generator).view(texts, length)
         key = dd.KeyedGenerator(number, 0, torch.arange(texts))
         found.append(dd.bound(process, lambda z, t: GUESS.expand(*z.shape, -1), x, key, density=density))
     return found
@@ -88,9 +88,9 @@ def repeated(process, density, texts, repeats, length=16):
 def drawn(process, number, texts, length):
     """A bound as evaluation draws it, of the best network: balanced levels, so that times make half of its noise."""
     generator = torch.Generator().manual_seed(number)
-    x = torch.multinomial(LAW, texts * length, replacement=True, generator=generator).view(texts, length)
+    x = torch.multinomial(PROBS, texts * length, replacement=True, generator=generator).view(texts, length)
     key, density = dd.KeyedGenerator(number, 0, torch.arange(texts)), process.time_density(length, chance=0.2)
-    return dd.bound(process, lambda z, t: LAW.log().expand(*z.shape, 8), x, key, density=density, levels="balanced")
+    return dd.bound(process, lambda z, t: PROBS.log().expand(*z.shape, 8), x, key, density=density, levels="balanced")
 
 
 @pytest.mark.statistical
@@ -106,9 +106,9 @@ def drawn(process, number, texts, length):
     ],
 )
 def test_intervals_of_keyed_balanced_draws_hold_the_truth(name, texts, length):
-    """Times that share a shift within their slices have an error that no two of them show: 0.78 where 0.95 is said."""
+    """Times that share a shift have an error that no two of them show: coverage of 0.78 at a nominal 0.95."""
     measures = [drawn(PROCESSES[name], number, texts, length).per_token for number in range(400)]
-    assert 0.92 <= coverage(measures, -float((LAW * LAW.log()).sum())) <= 0.98
+    assert 0.92 <= coverage(measures, -float((PROBS * PROBS.log()).sum())) <= 0.98
 
 
 KNOWN = [("masked", True), ("two levels", True), ("GIDD", True), ("two levels", False)]
@@ -138,7 +138,7 @@ def test_the_error_at_equal_texts_is_smaller_under_the_processes_own_density(nam
     assert share < {"masked": 0.8, "two levels": 0.95, "GIDD": 0.6}[name]
 
 
-def test_a_tally_knows_the_strata_of_its_batches():
+def test_a_tally_uses_the_strata_of_its_batches():
     process, density = PROCESSES["two levels"], PROCESSES["two levels"].time_density(16)
     bounds = repeated(process, density, 32, 4)
     knowing, blind = dd.Tally(), dd.Tally()
@@ -155,7 +155,7 @@ def test_a_tally_knows_the_strata_of_its_batches():
 
 
 def test_neighbours_in_time_by_hand():
-    """Times say 2, 0, 1: differences 5 - 1, 1 - 3 and, for the last, 3 - 1 once more."""
+    """Times 2, 0, 1: differences 5 - 1, 1 - 3 and, for the last, 3 - 1 once more."""
     nats, times = torch.tensor([3.0, 5.0, 1.0], dtype=F64), torch.tensor([0.9, 0.1, 0.5], dtype=F64)
     measure = dd.Measure.ratio(nats, torch.ones(3, dtype=F64), "nats", times)
     variance = (4**2 + 2**2 + 2**2) / 2 / 3
@@ -166,7 +166,7 @@ def test_neighbours_in_time_by_hand():
 
 
 def test_neighbours_are_sought_within_blocks_of_rows_too():
-    """Six rows are four and two: keyed times of six leave half of time to two, who tell how much that matters."""
+    """Six rows are four and two: keyed times of six leave half of the time to two, which show the effect."""
     nats = torch.tensor([0.0, 1.0, 3.0, 6.0, 1.0, 9.0], dtype=F64)
     times = torch.tensor([0.0, 2.0, 3.0, 4.0, 1.0, 5.0], dtype=F64) / 6
     near, wide = ((1 + 0 + 4 + 9 + 9 + 9) / 2 / 6, (1 + 4 + 9 + 9 + 64 + 64) / 2 / 6)
@@ -181,7 +181,7 @@ def test_neighbours_are_sought_within_blocks_of_rows_too():
     assert len(_blocks(several).unique()) == 3 and len(torch.stack([_blocks(several), several]).unique(dim=1)[0]) == 3
 
 
-def test_where_no_neighbour_tells_anything_draws_count_as_independent():
+def test_without_informative_neighbours_draws_count_as_independent():
     nats, size, times = torch.tensor([1.0, 2.0, 4.0], dtype=F64), torch.ones(3, dtype=F64), torch.rand(3, dtype=F64)
     blind = dd.Measure.ratio(nats, size, "nats")
     assert dd.Measure.ratio(nats, size, "nats", times, torch.arange(3)) == blind

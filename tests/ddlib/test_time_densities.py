@@ -34,7 +34,7 @@ def keyed(start, stop, seed=3):
 
 
 class Late(TimeDensity):
-    """A user's own: without an inverse of its own."""
+    """A user's density without an inverse."""
 
     def density(self, t):
         return 0.5 + t
@@ -80,7 +80,7 @@ def test_the_weighted_bound_has_the_expectation_of_uniform_times(process, densit
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("interval", [(0.0, 1.0), (0.2, 0.7)])
-def test_uniform_times_are_what_they_were_to_the_bit(method, interval):
+def test_uniform_times_are_the_recorded_ones_to_the_bit(method, interval):
     low, high = interval
     unit = dd.sample_times(9, method, keyed(4, 13), dtype=F64)
     for dtype in (torch.float32, F64):
@@ -121,15 +121,15 @@ def moments_by_enumeration(process, t, nats):
 
 @settings(max_examples=examples(60))
 @given(strategies.hierarchies(), strategies.all_schedules(), strategies.times, st.data())
-def test_closed_moments_are_sums_over_words_and_states(tree, clock, time, data):
-    process, t = dd.processes.Hierarchical(tree, clock), torch.tensor([time], dtype=F64)
+def test_closed_moments_are_sums_over_words_and_states(tree, schedule, time, data):
+    process, t = dd.processes.Hierarchical(tree, schedule), torch.tensor([time], dtype=F64)
     nats = [data.draw(st.floats(0.1, 5.0)) for _ in range(tree.depth)]
     for got, expected in zip(process.time_moments(t, nats), moments_by_enumeration(process, t, nats), strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
 
 
 def variance(process, density, length, nats=None):
-    """Of one text's bound, in squared nats per token, with times cut 1e-7 from either end."""
+    """Variance of one sequence's bound, in squared nats per token, with times cut 1e-7 from either end."""
     mean, square = process.time_moments(GRID, nats)
     second = mean**2 + (square - mean**2) / length
     return float((second / density.density(GRID) * STEP).sum() - (mean * STEP).sum() ** 2)
@@ -144,7 +144,7 @@ def test_the_processes_own_density_has_the_least_variance(process, length, other
 
 
 def test_the_figures_of_the_theory():
-    """Section 12: a linear clock, 128 tokens; two levels that pay 3 and 3.5 nats, masks that pay 6.5."""
+    """Section 12: a linear schedule, 128 tokens; two levels that pay 3 and 3.5 nats, masks that pay 6.5."""
     levels, masked = dd.presets.hdlm([0, 0, 1, 1]), dd.presets.mdlm(4)
     for process, nats, uniform, best in ((levels, [3.0, 3.5], 3.69, 1.07), (masked, [6.5], 2.26, 1.44)):
         assert math.sqrt(variance(process, Uniform(), 128, nats)) == pytest.approx(uniform, abs=0.05)
@@ -152,7 +152,7 @@ def test_the_figures_of_the_theory():
 
 
 @pytest.mark.parametrize("wrong", [0.5, 2.0])
-def test_a_wrong_guess_of_what_is_paid_costs_little(wrong):
+def test_a_wrong_estimate_of_the_loss_costs_little(wrong):
     process, true = dd.presets.hdlm([0, 0, 1, 1]), [3.0, 3.5]
     guess = process.time_density(128, [wrong * true[0], true[1]])
     factor = variance(process, guess, 128, true) / variance(process, process.time_density(128, true), 128, true)
@@ -217,14 +217,14 @@ SLOW = [
 
 
 @pytest.mark.parametrize("process", SLOW, ids=lambda process: str(process)[:20])
-def test_what_is_left_at_the_last_time_is_counted(process):
+def test_the_residual_at_the_last_time_is_counted(process):
     """A third to all of the entropy is lost beyond the last float before 1, and the bound was none."""
-    law = torch.tensor([0.5, 0.3, 0.2], dtype=F64)
+    probs = torch.tensor([0.5, 0.3, 0.2], dtype=F64)
     x = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 2, 2]).repeat(2000)[:, None]
-    best, generator = law.log().float(), torch.Generator().manual_seed(0)
+    best, generator = probs.log().float(), torch.Generator().manual_seed(0)
     found = dd.bound(process, lambda z, t: best.expand(*z.shape, 3), x, generator, density=process.time_density(1))
     value, error = found.per_token.value, found.per_token.standard_error
-    assert -float((law * law.log()).sum()) - 4 * error < value < 1.2 and error < 0.03
+    assert -float((probs * probs.log()).sum()) - 4 * error < value < 1.2 and error < 0.03
     assert found.prior.mean() > 0.1
 
 
@@ -334,7 +334,7 @@ test_bad_numbers_are_refused_by_name_value_and_rule = refuses(r"""
 """)
 
 
-def test_a_density_prints_what_it_is_and_is_built_from_values():
+def test_a_density_has_a_repr_and_is_built_from_values():
     assert [repr(d) for d in (Uniform(), Beta(2, 1), Bell())] == [
         "Uniform()", "Beta(a=2.0, b=1.0)", "Bell(mean=0.0, spread=1.0)",
     ]  # fmt: skip

@@ -73,7 +73,7 @@ def deviations(process, tokens, every):
     """For each predictor, length and chance: name, deviation of a sequence under its own density, under uniform times.
 
     With times in strata (chance 0.2) only what lies beyond t = 1e-4 counts under uniform times: nearer to the data most
-    runs draw nothing. A density for independent times (chance 1) is held to the flat predictor.
+    runs draw nothing. A density for independent times (chance 1) is compared with the flat predictor.
     """
     chances = (0.2, 1.0) if process.vocab_size < 256 else (0.2,)  # of more states some guess from 24 tokens
     densities = {(n, c): process.time_density(n, chance=c) for n in (16, 128) for c in chances}
@@ -155,14 +155,14 @@ def registered(name, number):
 
 
 def caveat(process, density):
-    """Of the error of a bound under this density."""
+    """Caveat on the error of a bound under this density."""
     x, size = torch.arange(8).view(4, 2) % process.vocab_size, process.vocab_size
     noise = torch.Generator().manual_seed(0)
     return dd.bound(process, lambda z, t: torch.zeros(*z.shape, size), x, noise, density=density).per_token.caveat
 
 
 @pytest.mark.parametrize(("name", "number"), REGISTERED)
-def test_no_caveat_is_made_under_a_processes_own_density_in_strata(name, number):
+def test_no_caveat_under_the_optimal_density_in_strata(name, number):
     process = registered(name, number)
     assert caveat(process, process.time_density(2, chance=0.2)) == ""
     if process.vocab_size > 1:
@@ -196,7 +196,7 @@ def test_intervals_of_uniform_noise_hold_the_truth_or_state_why_not(own):
     ("name", "number"),  # half a minute for each rate matrix
     [pytest.param(*case, marks=pytest.mark.nightly) if case[0] == "rate_matrix" else case for case in REGISTERED],
 )
-def test_intervals_hold_the_truth_or_state_why_not(name, number, own):
+def test_intervals_have_their_coverage_or_a_caveat(name, number, own):
     process = registered(name, number)
     if process.vocab_size == 1:
         pytest.skip("nothing to estimate")
@@ -221,7 +221,7 @@ def test_runs_of_ordinal_noise_deviate_less_under_their_own_density(name):
 
 
 def test_the_integrand_is_finite_at_states_of_hardly_any_probability():
-    """Where q_t(z|x) is about 1e-320 and q_t(x|x) is 1, their ratio is infinite, and came out as NaN."""
+    """For q_t(z|x) of about 1e-320 and q_t(x|x) = 1 the ratio is infinite, and came out as NaN."""
     process, z = RateMatrix(walk(96, 10.0), Linear()), torch.arange(96)[None]
     for time in (1e-7, 1e-5, 1e-4, 1e-3):
         t, x = torch.tensor([time], dtype=F64), torch.zeros_like(z)

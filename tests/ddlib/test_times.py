@@ -24,14 +24,14 @@ def times(n, method="stratified", source="torch", seed=0, start=0, **options):
 
 
 def slices(t, count):
-    """How many times fall into each of ``count`` equal slices of [0, 1)."""
+    """Number of times in each of ``count`` equal slices of [0, 1)."""
     return torch.bincount((t * count).to(torch.int64), minlength=count)
 
 
 @every_method
 @every_source
 @pytest.mark.parametrize("n", [1, 2, 7, 64])
-def test_times_have_the_length_and_dtype_asked_for_and_lie_in_the_unit_interval(method, source, n):
+def test_times_have_the_requested_length_and_dtype_and_lie_in_the_unit_interval(method, source, n):
     for dtype in (None, torch.float32, torch.float64):
         t = times(n, method, source, dtype=dtype)
         assert t.shape == (n,) and t.dtype == (dtype or torch.get_default_dtype())
@@ -104,7 +104,7 @@ def test_antithetic_pairs_are_themselves_stratified(source):
         assert slices(times(32, "antithetic", source, seed)[0::2], 16).tolist() == [1] * 16
 
 
-def test_antithetic_partners_on_two_ranks_agree_without_talking():
+def test_antithetic_partners_on_two_ranks_agree_without_communication():
     whole = times(8, "antithetic", "keyed", start=40)
     alone = torch.cat([times(1, "antithetic", "keyed", start=40 + b) for b in range(8)])
     assert torch.equal(whole, alone)

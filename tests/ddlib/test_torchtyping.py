@@ -1,4 +1,4 @@
-"""The bridge to torchtyping, held to the real package: same annotation, same tensors, same verdict.
+"""The bridge to torchtyping, compared with the real package: same annotation, same tensors, same verdict.
 
 On torch >= 2.13 torchtyping's checks fail on ``tensor.names``. A tensor that has the attribute brings them back.
 """
@@ -31,7 +31,7 @@ class Unnamed(Tensor):
 
 
 def accepts(annotations, values):
-    """Whether a function with one argument for each annotation takes ``values``."""
+    """True if a function with one argument for each annotation takes ``values``."""
     namespace = {f"T{i}": annotation for i, annotation in enumerate(annotations)}
     exec(f"def function({', '.join(f'x{i}: T{i}' for i in range(len(annotations)))}): ...", namespace)
     try:
@@ -43,7 +43,7 @@ def accepts(annotations, values):
 
 
 def torchtyping_accepts(annotations, values):
-    """What ``@typechecked`` did under ``patch_typeguard()``, on torch 2.12."""
+    """Verdict of ``@typechecked`` under ``patch_typeguard()``, on torch 2.12."""
     memo = SimpleNamespace(value_info=[], name_to_size={}, name_to_shape={})
     try:
         for i, (annotation, value) in enumerate(zip(annotations, values, strict=True)):
@@ -247,7 +247,7 @@ class Contiguous(TensorDetail):
     ],
 )
 @pytest.mark.parametrize("inside", [lambda a: a, lambda a: a | None, lambda a: list[tuple[a, int]]])
-def test_what_cannot_be_checked_is_refused_when_the_function_is_defined(annotation, reason, inside):
+def test_uncheckable_annotations_are_refused_when_the_function_is_defined(annotation, reason, inside):
     def function(x, y): ...
 
     for name in ("y", "return"):

@@ -27,7 +27,7 @@ class Net(nn.Module):
 
 
 class Functional(Net):
-    """Dropout by a function: no module says so."""
+    """Dropout by a function: no module shows it."""
 
     def forward(self, z, t):
         return self.out(nn.functional.dropout(self.table(z), 0.3, self.training))
@@ -93,7 +93,7 @@ calls = pytest.mark.parametrize("call", [bound, sample, likelihood])
 
 @calls
 @pytest.mark.parametrize("make", ACTIVE.values(), ids=ACTIVE)
-def test_what_behaves_as_in_training_is_warned_of_once(call, make):
+def test_modules_in_train_mode_are_warned_of_once(call, make):
     net = make()
     with (
         torch.no_grad(),
@@ -106,7 +106,7 @@ def test_what_behaves_as_in_training_is_warned_of_once(call, make):
 
 @calls
 @pytest.mark.parametrize("make", IDLE.values(), ids=IDLE)
-def test_what_is_the_same_in_both_modes_is_not(call, make):
+def test_modules_with_equal_modes_are_not_warned_of(call, make):
     """Warnings are errors here; without a graph, which is another matter."""
     with torch.no_grad():
         call(make())
@@ -114,7 +114,7 @@ def test_what_is_the_same_in_both_modes_is_not(call, make):
 
 @calls
 @pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED)
-def test_a_module_is_found_in_what_is_called(call, wrap):
+def test_modules_inside_callables_are_found(call, wrap):
     with pytest.warns(UsageWarning, match="train mode"):
         call(wrap(Net(nn.Dropout(0.5))))
 
@@ -132,11 +132,11 @@ def test_a_split_network_and_one_along_a_pace_are_seen_too(call):
 
 
 @calls
-def test_random_numbers_of_what_is_no_module_are_its_own_matter(call):
+def test_random_numbers_outside_modules_are_not_checked(call):
     call(lambda z, t: torch.randn(*z.shape, 6))
 
 
-def test_ddlib_s_own_draws_from_the_global_state_are_not_the_network_s():
+def test_draws_of_ddlib_from_the_global_state_are_not_those_of_the_network():
     with torch.no_grad():
         for sampler in (dd.samplers.Ancestral(), dd.samplers.FirstHitting()):
             dd.sample(PROCESS, Net(), (3, 4), sampler, steps=4)

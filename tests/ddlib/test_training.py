@@ -24,7 +24,7 @@ def batch(process, seed=0, rows=64, t=None):
 
 @settings(max_examples=examples(30))
 @given(strategies.processes(), st.integers(0, 99))
-def test_with_nothing_asked_it_is_the_mean_of_the_bound(process, seed):
+def test_the_default_loss_is_the_mean_of_the_bound(process, seed):
     logits, x, z, t = batch(process, seed, rows=8)
     nelbo = dd.nelbo(process, logits, x, z, t)
     assert torch.allclose(dd.training_loss(process, logits, x, z, t), nelbo.mean(), rtol=1e-9)
@@ -63,7 +63,7 @@ def test_hard_mode_is_an_upper_bound_above_the_first_level_and_equal_at_it(proce
     assert torch.allclose(hard[level >= 2], (weight * word)[level >= 2])
 
 
-def test_padding_counts_in_the_loss_or_not_as_asked():
+def test_padding_counts_in_the_loss_by_the_option():
     process = dd.presets.mdlm(6)
     logits, x, z, t = batch(process, rows=16)
     mask = torch.rand(16, 3, generator=torch.Generator().manual_seed(3)) < 0.6
@@ -116,19 +116,19 @@ def test_gradients_are_those_of_finite_differences():
 
 
 @pytest.mark.slow
-def test_training_on_a_law_learns_it():
-    """The whole loop on one token: the loss's minimum is the entropy, at the true law, clipped or not."""
-    law = torch.tensor([0.4, 0.05, 0.25, 0.1, 0.15, 0.05])
+def test_training_on_a_distribution_learns_it():
+    """The whole loop on one token: the loss's minimum is the entropy, at the true distribution, clipped or not."""
+    probs = torch.tensor([0.4, 0.05, 0.25, 0.1, 0.15, 0.05])
     generator = torch.Generator().manual_seed(0)
     process = dd.presets.hdlm(PARENTS, xi=0.9)
     logits = torch.zeros(6, requires_grad=True)
     optimizer = torch.optim.Adam([logits], lr=0.05)
     for _ in range(300):
-        x = torch.multinomial(law, 2048, replacement=True, generator=generator)[:, None]
+        x = torch.multinomial(probs, 2048, replacement=True, generator=generator)[:, None]
         t = dd.sample_times(2048, generator=generator)
         z = process.sample(x, t, generator)
         loss = dd.training_loss(process, logits.expand(2048, 1, 6), x, z, t, weighting=dd.weightings.Clip(10.0))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    assert torch.allclose(logits.softmax(0), law, atol=0.03)
+    assert torch.allclose(logits.softmax(0), probs, atol=0.03)

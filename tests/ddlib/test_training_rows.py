@@ -110,11 +110,11 @@ def test_states_are_drawn_given_the_true_tokens_where_tokens_leave_their_cluster
     rows.step(torch.zeros(rounds, 1, 6))
     found = rows.z.flatten().bincount(minlength=process.num_states) / rounds
     one, half = torch.nn.functional.one_hot(x[:1], 6).to(F64), torch.tensor([0.5], dtype=F64)
-    law = process.posterior(one, torch.tensor([[process.num_states - 1]]), half, half / 2)[0, 0]
-    law = torch.where(process.level_of(torch.arange(process.num_states)[None])[0] == depth - 1, law, 0.0)
-    law = law / law.sum()
-    assert (law > 0).sum() > 1
-    assert ((found - law).abs() <= 4.5 * (law * (1 - law) / rounds).sqrt()).all()
+    probs = process.posterior(one, torch.tensor([[process.num_states - 1]]), half, half / 2)[0, 0]
+    probs = torch.where(process.level_of(torch.arange(process.num_states)[None])[0] == depth - 1, probs, 0.0)
+    probs = probs / probs.sum()
+    assert (probs > 0).sum() > 1
+    assert ((found - probs).abs() <= 4.5 * (probs * (1 - probs) / rounds).sqrt()).all()
 
 
 def test_an_order_that_keeps_tokens_in_their_cluster_reaches_the_true_ones_from_others_too():
@@ -162,8 +162,8 @@ def test_features_of_a_split_network_give_the_choices_of_its_logits(order):
 class Collisions(LeftToRight):
     """A plug-in order, by the logarithm of the chance that two draws agree."""
 
-    def confidence(self, law):
-        return (2 * law).logsumexp(-1)
+    def confidence(self, probs):
+        return (2 * probs).logsumexp(-1)
 
 
 @given(
@@ -216,7 +216,7 @@ def rows(process=None, order=None, **options):
     return dd.TrainingRows(process or dd.presets.mdlm(4), order or Confidence(), X, **options)
 
 
-test_what_has_no_order_is_refused = refuses(r"""
+test_data_without_an_order_are_refused = refuses(r"""
     rows(order=Ancestral()) | TypeError | order is Ancestral\(.*must be a sampler that chooses which position goes next
     rows(dd.presets.gidd(4, 0.3)) | TypeError | needs a process with levels, .*train on random noise
     rows(LATE) | ValueError | needs a process that starts at the mask alone

@@ -56,12 +56,12 @@ for kernel in (grouped_gemm._logits, grouped_gemm._slopes, grouped_gemm._by_hidd
 
 
 def python(*arguments, **environment):
-    """What a new process says."""
-    told = subprocess.run(
+    """Output of a new process."""
+    completed = subprocess.run(
         [sys.executable, *arguments], env=os.environ | environment, capture_output=True, text=True, check=False
     )
-    assert told.returncode == 0, told.stdout + told.stderr
-    return told.stdout
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout
 
 
 @pytest.mark.parametrize(
@@ -74,26 +74,26 @@ def python(*arguments, **environment):
     ],
 )
 def test_logic_in_the_interpreter(pytestconfig, chosen, of, least):
-    """In a process of its own: the variable must be set before Triton is imported, and rules out compiled kernels."""
+    """In a separate process: the variable must be set before Triton is imported, and excludes compiled kernels."""
     tests = Path(__file__).with_name(f"interpreted_{of}.py")
     profile = f"--hypothesis-profile={pytestconfig.getoption('hypothesis_profile') or 'part'}"
     arguments = ("-q", "-n", "0", "-p", "no:cacheprovider", "-m", chosen, profile, str(tests))
-    told = python("-m", "pytest", *arguments, TRITON_INTERPRET="1")
-    (passed,) = re.findall(r"(\d+) passed", told)
+    output = python("-m", "pytest", *arguments, TRITON_INTERPRET="1")
+    (passed,) = re.findall(r"(\d+) passed", output)
     assert int(passed) > least
 
 
 @pytest.mark.slow
 def test_kernels_compile_for_a_gpu(tmp_path):
     """To machine code of an H200, on its tensor cores, in the shared memory it has; ddlib alone imports no Triton."""
-    told = python("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0").split("\n")
-    (_, made, shared, tensor_cores), (_, row_made, _, _) = (line.split() for line in told[:2])
+    output = python("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0").split("\n")
+    (_, made, shared, tensor_cores), (_, row_made, _, _) = (line.split() for line in output[:2])
     assert made == row_made == tensor_cores == "True" and 0 < int(shared) <= 227 * 1024
-    for name, made, shared, tensor_cores in (line.split() for line in told[2:6]):
+    for name, made, shared, tensor_cores in (line.split() for line in output[2:6]):
         assert made == "True" and int(shared) <= 227 * 1024 and tensor_cores == str(name != "_slopes")
 
 
-def test_where_the_kernels_are_used(monkeypatch):
+def test_conditions_for_the_kernels(monkeypatch):
     monkeypatch.delenv("DDLIB_TRITON", raising=False)
     monkeypatch.setattr(gpu, "_installed", lambda: True)
     assert gpu.usable(torch.device("cuda", 1), torch.float32) and not gpu.usable(torch.device("cpu"), torch.float32)

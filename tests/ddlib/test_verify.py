@@ -93,7 +93,7 @@ LARGE = [
 
 
 @pytest.mark.parametrize(("process", "clusters"), slow_but(LARGE, LARGE[2]), ids=["mdlm", "hdlm", "gidd", "uniform"])
-def test_a_large_vocabulary_is_verified_on_a_reduction_and_the_report_says_so(process, clusters):
+def test_a_large_vocabulary_is_verified_on_a_small_copy_that_the_report_names(process, clusters):
     report = dd.verify(process)
     assert report.ok, report
     assert "reduction" in report.note and "24" in report.note and clusters in report.note
@@ -178,8 +178,8 @@ def test_a_fault_of_a_large_process_is_found_on_its_reduction():
 def test_a_counterexample_is_shrunk_to_the_smallest_process_and_the_roundest_time():
     class Broken(Hierarchical):
         def marginal(self, x, t):
-            law = super().marginal(x, t)
-            return torch.where(t[:, None, None] > 0.6, law * 1.01, law)
+            probs = super().marginal(x, t)
+            return torch.where(t[:, None, None] > 0.6, probs * 1.01, probs)
 
     tree = dd.hierarchies.Tree([[i % 4 for i in range(12)]])
     report = dd.verify(Broken(tree, dd.schedules.Linear()))
@@ -192,7 +192,7 @@ def test_a_counterexample_is_shrunk_to_the_smallest_process_and_the_roundest_tim
     assert "q_t(z|x) at t = 0.75, x = 0, z = 0: expected 0.25, got 0.2525" in text and "NOT VERIFIED" in text
 
 
-def test_an_object_that_cannot_answer_is_refuted_by_what_it_raised():
+def test_an_object_that_raises_is_refuted_by_its_exception():
     class Broken(Masked):
         def transition(self, s, t):
             raise ZeroDivisionError("no transition today")
@@ -209,7 +209,7 @@ def test_an_object_that_cannot_answer_is_refuted_by_what_it_raised():
         ["rate_matrix", "marginal", "weighted_divergence", "sample_jump_times", "sample", "prior"], "sample_jump_times"
     ),
 )
-def test_whatever_an_object_raises_verify_returns_a_report(method):
+def test_verify_returns_a_report_for_any_exception(method):
     def broken(self, *arguments, **options):
         raise KeyError(method)
 
@@ -219,7 +219,7 @@ def test_whatever_an_object_raises_verify_returns_a_report(method):
 
 
 @pytest.mark.slow
-def test_the_report_prints_what_every_check_proves_and_its_tolerance():
+def test_the_report_prints_the_claim_and_tolerance_of_every_check():
     report = dd.verify(PRESETS["hdlm"])
     text = report.text(verbose=True)
     for check in report.checks:
@@ -261,7 +261,7 @@ test_only_objects_of_ddlib_and_known_levels_are_taken = refuses(r"""
 """)
 
 
-def test_a_sampler_that_serves_nobody_is_refused():
+def test_a_sampler_without_supported_processes_is_refused():
     class Picky(dd.samplers.Ancestral):
         def init(self, run):
             raise TypeError("not with you")
@@ -271,7 +271,7 @@ def test_a_sampler_that_serves_nobody_is_refused():
 
 
 @pytest.mark.slow
-def test_claims_that_do_not_apply_say_why():
+def test_skipped_claims_have_a_reason():
     report = dd.verify(GIDD(4, 0.3))
     (path,) = [c for c in report.checks if c.name == "path"]
     assert path.ok is None and "depend on the network" in path.note and report.ok
@@ -284,27 +284,27 @@ def test_claims_that_do_not_apply_say_why():
 @pytest.mark.statistical
 def test_bounds_on_counts_have_the_stated_false_alarm_rate():
     """Scaled up from 1e-6 per check, which no test could count: refused shares stay below what they promise."""
-    law = torch.tensor([[0.5, 0.3, 0.199, 0.001]], dtype=torch.float64)
+    probs = torch.tensor([[0.5, 0.3, 0.199, 0.001]], dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.multinomial(law[0], 2000 * 300, replacement=True, generator=generator).view(300, 2000)
+    drawn = torch.multinomial(probs[0], 2000 * 300, replacement=True, generator=generator).view(300, 2000)
     beyond = 0
     for sample in drawn:
-        comparison = frequencies("draws", ("row", "z"), tally(sample[:, None], 4), law, 2000)
+        comparison = frequencies("draws", ("row", "z"), tally(sample[:, None], 4), probs, 2000)
         error = (comparison.got - comparison.expected).abs()
         assert (error <= comparison.allowed).all()
         beyond += int((error > comparison.allowed / 2).any())
     assert 1 < beyond < 60  # bounds near five standard deviations: half of that is passed now and then
     biased = torch.multinomial(torch.tensor([0.4, 0.4, 0.199, 0.001]), 2000, replacement=True, generator=generator)
-    comparison = frequencies("draws", ("row", "z"), tally(biased[:, None], 4), law, 2000)
+    comparison = frequencies("draws", ("row", "z"), tally(biased[:, None], 4), probs, 2000)
     assert ((comparison.got - comparison.expected).abs() > comparison.allowed).any()
 
 
 def test_a_claim_reports_its_worst_case_and_refuses_another_shape():
-    def ask(subject, point):
+    def compare(subject, point):
         t = torch.tensor([0.1, 0.4, 0.2]) * point["t"]
         yield Comparison("value", ("i",), t, torch.zeros(3), 1.0)
 
-    check = Claim("room", "name", "proves", "1", ask, ({"t": 0.5}, {"t": 2.0})).check(object(), False)
+    check = Claim("room", "name", "proves", "1", compare, ({"t": 0.5}, {"t": 2.0})).check(object(), False)
     assert check.ok and check.worst == pytest.approx(0.8) and check.worst_at == " at t = 2, i = 1"
     assert check.compared == 6
 
@@ -316,7 +316,7 @@ def test_a_claim_reports_its_worst_case_and_refuses_another_shape():
 
 
 @pytest.mark.slow
-def test_the_command_line_verifies_and_its_status_tells(capsys, monkeypatch, tmp_path):
+def test_the_exit_status_of_the_command_line_is_the_verdict(capsys, monkeypatch, tmp_path):
     (tmp_path / "two_of_mine.py").write_text(
         "import ddlib as dd\n"
         "process = dd.presets.mdlm(4)\n"

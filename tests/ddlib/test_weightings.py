@@ -20,7 +20,7 @@ from ddlib.weightings import Clip, Constant, Dynamic, Optimal, PerLevel, Weighti
 F64 = torch.float64
 
 
-def asked(process, t, x=None):
+def evaluated(process, t, x=None):
     """States of some words at a time, and the bound's weight."""
     x = torch.arange(process.vocab_size).repeat_interleave(process.num_states)[None] if x is None else x
     z = torch.arange(process.num_states).repeat(process.vocab_size)[None]
@@ -31,14 +31,14 @@ def asked(process, t, x=None):
 
 
 def weights(weighting, process, t):
-    weight, x, z, when = asked(process, t)
+    weight, x, z, when = evaluated(process, t)
     return weighting(process, weight, x, z, when), weight, x, z
 
 
 @settings(max_examples=examples(24))
 @given(strategies.processes(), st.integers(0, 99), strategies.times)
 def test_without_limits_a_clip_is_the_bound(process, seed, t):
-    weight, x, z, when = asked(process, t)
+    weight, x, z, when = evaluated(process, t)
     assert torch.equal(Clip()(process, weight, x, z, when), weight) and Clip().bound
     logits = torch.randn(1, x.shape[1], process.vocab_size, dtype=F64, generator=torch.Generator().manual_seed(seed))
     loss = dd.training_loss(process, logits, x, z, when, Clip(), reduction="none")
@@ -59,7 +59,7 @@ SERVED = [(n, r) for n in NOISE for r in RULES if (r != "dynamic" or n == "gidd"
 
 @pytest.mark.parametrize(("noise", "rule"), SERVED)
 @pytest.mark.parametrize("parameterization", ["cavity", "posterior"])
-def test_the_fused_loss_asks_the_same_rule(noise, rule, parameterization):
+def test_the_fused_loss_uses_the_same_rule(noise, rule, parameterization):
     process, layer_of = NOISE[noise], batch(NOISE[noise])
     layer, noisy = layer_of
     given = dict(weighting=RULES[rule], parameterization=parameterization)
@@ -124,7 +124,7 @@ def test_optimal_weights_make_every_time_as_loud(name, length):
 
 
 def test_a_long_text_leaves_masks_their_bound_and_one_token_the_root():
-    """Of masks m = 1 and E[w^2] = 1/t under the linear clock."""
+    """For masks m = 1 and E[w^2] = 1/t under the linear schedule."""
     masked, t = dd.presets.mdlm(4), grid(torch.device("cpu"))[1][40:-40]
     assert torch.allclose(Optimal(10**9).factor(masked, t), torch.ones_like(t), rtol=1e-2)
     root = Optimal().factor(masked, t) / t.sqrt()
@@ -140,22 +140,22 @@ def test_optimal_weights_of_a_copied_rule_and_of_a_moved_process():
     assert rule.factor(process, torch.tensor([0.0, 1.0], dtype=F64)).isfinite().all()
 
 
-def test_each_rule_says_what_it_is():
-    said = {
+def test_each_rule_has_a_description():
+    documented = {
         Clip(): "not clipped", Clip(2.0): "clipped at 2", Clip(10.0, low=0.5): "clipped at 10, no weight below 0.5",
         Clip(low=0.5): "no weight below 0.5", Constant(): "all weights 1", Dynamic(): "dynamic weights up to 2",
         Dynamic(released=True): "dynamic weights up to 2, as released", Optimal(): "every time as loud, for 1 token",
         PerLevel([2.0, 0.5], Clip(2.0)): "clipped at 2, levels times 2, 0.5",
     }  # fmt: skip
-    assert {rule: rule.about for rule in said} == said
-    assert [rule for rule in said if rule.bound] == [next(iter(said))]
+    assert {rule: rule.about for rule in documented} == documented
+    assert [rule for rule in documented if rule.bound] == [next(iter(documented))]
     assert PerLevel([1.0, 1.0]).bound and not PerLevel([1.0], Clip(2.0)).bound
     assert repr(Clip(2.0)) == "Clip(high=2.0, low=0.0)" and repr(Optimal(5)) == "Optimal(length=5)"
     assert repr(PerLevel([1.0], Constant())) == "PerLevel(factors=(1.0,), weighting=Constant(value=1.0))"
 
 
 class Odd(Weighting):
-    """A user's rule that gives what it is told."""
+    """A user's rule that returns its argument."""
 
     def __init__(self, found):
         self.found = found
@@ -177,7 +177,7 @@ test_a_rule_that_gives_no_weights_is_named = refuses(r"""
 
 
 @pytest.mark.slow
-def test_a_rule_of_ones_own_is_verified_and_refuted():
+def test_a_custom_rule_is_verified_or_refuted():
     assert dd.verify(Odd(lambda w: w.sqrt())).ok
     report = dd.verify(Odd(lambda w: w + 1))
     assert not report.ok and "the weight where the bound has none" in str(report)

@@ -93,7 +93,7 @@ def test_a_token_has_the_ancestors_of_its_most_frequent_sense(folder, text, chai
     assert table["known"][-2:] == [ENTITY, "noun"]
 
 
-def test_the_table_makes_a_tree_with_a_cluster_for_what_wordnet_lacks(folder):
+def test_the_table_makes_a_tree_with_a_cluster_for_tokens_outside_wordnet(folder):
     texts = {"Ġdog": " dog", "Ġcow": " cow", "Ġran": " ran", "ing": "ing", "Ġgo": " go", "Ġrex": " rex"}
     table = wordnet_table(folder, texts, depths=[3, 1])
     parents, names = table_parents(table, {token: i for i, token in enumerate(texts)}, other="other")

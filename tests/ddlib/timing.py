@@ -1,4 +1,4 @@
-"""One rule for times per position: what is said and drawn at (B, L) is that of B L texts of one position."""
+"""Times per position: results at (B, L) are those of B L sequences of one position."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ TIMES = torch.tensor([[0.3, 1e-6, 0.8], [1 - 1e-6, 0.5, 0.3]], dtype=F64)
 
 
 def split(value):
-    """What belongs to tokens (B, L), as that of sequences of one token each."""
+    """Values of tokens (B, L) as those of sequences of one token each."""
     return value.flatten(0, 1)[:, None] if isinstance(value, Tensor) else value
 
 
@@ -18,8 +18,8 @@ def drawn(process, t, seed=0):
     """Words, states that they can become, logits of words."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randint(process.vocab_size, t.shape, generator=generator)
-    law = process.marginal(split(x), t.flatten())[:, 0]
-    z = torch.multinomial(law, 1, generator=generator).view(t.shape)
+    probs = process.marginal(split(x), t.flatten())[:, 0]
+    z = torch.multinomial(probs, 1, generator=generator).view(t.shape)
     logits = torch.randn(*t.shape, process.vocab_size, dtype=F64, generator=generator)
     return x, z, logits
 

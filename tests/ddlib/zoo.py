@@ -58,7 +58,7 @@ def words(process):
     return torch.arange(process.vocab_size)[None]
 
 
-def law(process, rows, seed=0):
+def random_probs(process, rows, seed=0):
     noise = torch.randn(1, rows, process.vocab_size, generator=torch.Generator().manual_seed(seed), dtype=F64)
     return noise.softmax(-1)
 

@@ -48,7 +48,7 @@ def powers_are_drawn_anew_by_every_constructor(patch):
     return Broken(Linear(), 5)
 
 
-@fault("what was made before has no say in a schedule", Polynomial, 2.0)
+@fault("a schedule does not depend on earlier objects", Polynomial, 2.0)
 def a_schedule_counts_those_made_before(__init__, self, power):
     __init__(power + 1e-3 * next(COUNT))
 

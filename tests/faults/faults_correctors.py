@@ -16,17 +16,17 @@ LEVELLED = sys.modules["ddlib.processes.level_process"]
 
 def words_from_cavity(run, z, t, where):
     u, words = rand(z.shape, run.generator, z.device), torch.zeros_like(z)
-    for said in run.network.at(z, t, where):
-        words[said.b, said.i] = draw_logits(said.words(torch.zeros_like(said.z))[:, 0], u[said.b, said.i])
+    for out in run.network.at(z, t, where):
+        words[out.b, out.i] = draw_logits(out.words(torch.zeros_like(out.z))[:, 0], u[out.b, out.i])
     return words
 
 
 @fault("a proposal outside the states that every word may have become is rejected", Gibbs)
 def clusters_are_drawn_as_words_which_never_come_back(correct, self, run, z, t, h):
     order = rand(z.shape, run.generator, z.device)
-    asked = (order == order.amax(1, keepdim=True)) & run.process.reachable_from_all_tokens(z)
-    words = words_from_cavity(run, z, t, asked)
-    return torch.where(asked, run.process.sample(words, t, run.generator), z)
+    where_redrawn = (order == order.amax(1, keepdim=True)) & run.process.reachable_from_all_tokens(z)
+    words = words_from_cavity(run, z, t, where_redrawn)
+    return torch.where(where_redrawn, run.process.sample(words, t, run.generator), z)
 
 
 @fault("the state is q_t(.|x), not the word", Gibbs)
@@ -102,7 +102,7 @@ def every_correction_asks_twice(correct, self, run, z, t, h):
 
 
 @fault("a correction is at the time that the step led to", Corrected, Psi(0.9), Gibbs())
-def corrections_are_told_the_time_before_the_step(step, self, run, state, k):
+def corrections_take_the_time_before_the_step(step, self, run, state, k):
     z, t, s = self.predictor.step(run, state, k).z, at(run, k), at(run, k + 1)
     return state._replace(z=self.corrector.correct(run, z, t, t - s), t=s)
 

@@ -123,8 +123,8 @@ def the_column_of_a_matrix_is_its_row(column, self, parent):
 
 
 @levels("u_1(.|p) = p K", Dense, SQUARE)
-def a_square_matrix_is_pushed_transposed(push, self, law):
-    return law @ self.values.mT.to(law.dtype)
+def a_square_matrix_is_pushed_transposed(push, self, probs):
+    return probs @ self.values.mT.to(probs.dtype)
 
 
 @levels("K_{i->j} = K_i ... K_{j-1}", Dense, SQUARE, SQUARE.matrix().flip(0))
@@ -217,6 +217,6 @@ def the_mean_over_children_forgets_the_state(_members_term, hierarchy, i, j, log
 def the_prior_term_takes_the_likeliest_parents(prior_kl, self, x, t=None):
     times = self._one().expand(len(x)) if t is None else t
     occupied, size = self.occupancies(times)[:, None], self.vocab_size
-    typical = self.hierarchy.laws(torch.full((size,), 1 / size, dtype=torch.float64))
+    typical = self.hierarchy.level_probs(torch.full((size,), 1 / size, dtype=torch.float64))
     found = sum(occupied[..., i] * -typical[i][self.hierarchy.between(0, i).parents[x]].log() for i in (1, 2))
     return found + occupied[..., 0] * torch.tensor(float(size)).log()

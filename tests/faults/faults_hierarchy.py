@@ -37,8 +37,8 @@ def the_entry_is_that_of_the_transposed_map(entry, self, child, parent):
 
 
 @fault("u_1(.|p) = K p", Map, build=with_map)
-def the_push_forgets_the_stray_mass(push, self, law):
-    return torch.zeros(*law.shape[:-1], 4, dtype=law.dtype).scatter_add(-1, self.parents.expand_as(law), law)
+def the_push_forgets_the_stray_mass(push, self, probs):
+    return torch.zeros(*probs.shape[:-1], 4, dtype=probs.dtype).scatter_add(-1, self.parents.expand_as(probs), probs)
 
 
 @fault("log u_1(.|p) = log K p", Map, build=with_map)

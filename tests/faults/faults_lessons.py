@@ -35,12 +35,12 @@ def the_weight_is_rounded_to_float32(__call__, self, process, weight, x, z, t):
     return weight.clamp_max(2.0).float()
 
 
-@fault("a token's weight knows no other token", Weighting)
+@fault("a token's weight depends on no other token", Weighting)
 def weights_are_made_to_average_one(__call__, self, process, weight, x, z, t):
     return weight / weight.mean().clamp_min(1e-300)
 
 
-@fault("a token's weight knows no other token", Weighting)
+@fault("a token's weight depends on no other token", Weighting)
 def tokens_of_a_row_share_their_largest_weight(__call__, self, process, weight, x, z, t):
     return torch.where(weight > 0, weight.amax(1, keepdim=True), 0.0)
 
@@ -59,8 +59,8 @@ def the_loss_multiplies_by_the_bounds_weight_too(weighted, rule, process, weight
     return weight * weighted(rule, process, weight, *given)
 
 
-@fault("the fused loss asks the same rule", Clip, 2.0, within=PLANS)
-def the_fused_loss_knows_no_weighting(weighted, rule, process, weight, *given):
+@fault("the fused loss uses the same rule", Clip, 2.0, within=PLANS)
+def the_fused_loss_ignores_the_weighting(weighted, rule, process, weight, *given):
     return weight
 
 
@@ -86,7 +86,7 @@ def the_flux_out_of_the_level_stands_for_that_into_it(edge_shares, self, z, t, e
 
 
 @fault("edges above a state have no share", Hierarchical, tree(), Linear())
-def a_cluster_is_asked_about_the_edge_above_it(edges_weighted_divergence, self, logits, x, z, t, edge_weights=None):
+def a_cluster_pays_for_the_edge_above_it(edges_weighted_divergence, self, logits, x, z, t, edge_weights=None):
     weight, divergence = edges_weighted_divergence(logits, x, z, t, edge_weights)
     edge = self.hierarchy.maps[0]
     cluster = edge.log_push(logits.log_softmax(-1)).gather(-1, edge.parents[x][..., None])[..., 0]
@@ -94,9 +94,9 @@ def a_cluster_is_asked_about_the_edge_above_it(edges_weighted_divergence, self, 
 
 
 @fault("the way from z is P(y|z, x), not P(y|x)", Hierarchical, deep(), Linear(), within=DIVERGENCE)
-def what_is_known_of_the_way_is_forgotten(_members_term, hierarchy, i, j, law, x, here, u_z):
+def what_is_known_of_the_way_is_forgotten(_members_term, hierarchy, i, j, probs, x, here, u_z):
     given = hierarchy.between(0, i).row(x)
-    return torch.where(given > 0, given * (given.clamp_min(1e-300).log() - law), 0.0).sum(-1)
+    return torch.where(given > 0, given * (given.clamp_min(1e-300).log() - probs), 0.0).sum(-1)
 
 
 @fault("edges add up to the whole way", Hierarchical, tree(), Linear())

@@ -9,80 +9,80 @@ from ddlib.samplers import Confidence, EntropyBounded, LeftToRight
 from ddlib.samplers.confidence import entropy
 from ddlib.samplers.runtime.reverse_step import transition_log_prob
 from ddlib.utils.random import rand
-from ddlib.verification.claims.samplers import likelihood as ASKS
+from ddlib.verification.claims.samplers import likelihood as READING
 
 READS, COSTS = (sys.modules[f"ddlib.samplers.{name}"] for name in ("likelihood", "order_costs"))
 
 
 def choosing(patch, look):
     """Order whose likelihood of x uses ``look`` as scores, which depend on x; its draws are those of the right one."""
-    right = ASKS.likelihood
+    right = READING.likelihood
 
     def likelihood(process, denoiser, x, order, **options):
         class Broken(type(order)):
-            def scores(self, run, said, level):
-                return look(run, said, level, x)
+            def scores(self, run, out, level):
+                return look(run, out, level, x)
 
         peeking = object.__new__(Broken)
         vars(peeking).update(vars(order))
         return right(process, denoiser, x, peeking, **options)
 
-    patch.setattr(ASKS, "likelihood", likelihood)
+    patch.setattr(READING, "likelihood", likelihood)
     return Confidence("probability")
 
 
-@fault("the order chooses before x has a say")
+@fault("the order chooses independently of x")
 def positions_whose_child_is_likeliest_come_first(patch):
-    def scores(run, said, level, x):
+    def scores(run, out, level, x):
         below = run.process.ascend(x, (level - 1).clamp_min(0))
-        return transition_log_prob(run, said, below[said.b, said.i], False)
+        return transition_log_prob(run, out, below[out.b, out.i], False)
 
     return choosing(patch, scores)
 
 
-@fault("the order chooses before x has a say")
+@fault("the order chooses independently of x")
 def the_order_sees_a_positions_own_word(patch):
-    def scores(run, said, level, x):
-        logits = run.predict(x, torch.zeros(len(x), dtype=torch.float64))[said.b, said.i]
+    def scores(run, out, level, x):
+        logits = run.predict(x, torch.zeros(len(x), dtype=torch.float64))[out.b, out.i]
         return -entropy(logits.log_softmax(-1))
 
     return choosing(patch, scores)
 
 
 @fault("a cluster has the mass of its words", Confidence, within=READS)
-def a_cluster_is_read_as_the_first_of_its_words(transition_log_prob, run, said, landed, force):
+def a_cluster_is_read_as_the_first_of_its_words(transition_log_prob, run, out, landed, force):
     level = run.process.level_of(landed[:, None])[:, 0]
-    words = said.words(torch.zeros_like(level))[:, 0].log_softmax(-1)
+    words = out.words(torch.zeros_like(level))[:, 0].log_softmax(-1)
     everyone = torch.arange(words.shape[1]).expand_as(words)
     parents = run.process.ascend(everyone, level[:, None].expand_as(words))
     own = (parents == landed[:, None]).to(torch.uint8).argmax(1)
-    return torch.where(level > 0, words.gather(1, own[:, None])[:, 0], transition_log_prob(run, said, landed, force))
+    return torch.where(level > 0, words.gather(1, own[:, None])[:, 0], transition_log_prob(run, out, landed, force))
 
 
-@fault("the law of a word is that of the words under its cluster", EntropyBounded, 0.0, within=READS)
-def a_word_is_read_as_if_all_words_could_stand_there(transition_log_prob, run, said, landed, force):
-    words = said.words(torch.zeros_like(landed))[:, 0].log_softmax(-1)
+@fault("the distribution of a token is that under its cluster", EntropyBounded, 0.0, within=READS)
+def a_word_is_read_as_if_all_words_could_stand_there(transition_log_prob, run, out, landed, force):
+    words = out.words(torch.zeros_like(landed))[:, 0].log_softmax(-1)
     word = landed < run.process.vocab_size
     found = words.gather(1, torch.where(word, landed, 0)[:, None])[:, 0]
-    return torch.where(word, found, transition_log_prob(run, said, landed, force))
+    return torch.where(word, found, transition_log_prob(run, out, landed, force))
 
 
 @fault("every edge counts", LeftToRight, within=READS)
-def the_first_edge_is_left_out(transition_log_prob, run, said, landed, force):
-    return torch.where(said.z == run.process.num_states - 1, 0.0, transition_log_prob(run, said, landed, force))
+def the_first_edge_is_left_out(transition_log_prob, run, out, landed, force):
+    return torch.where(out.z == run.process.num_states - 1, 0.0, transition_log_prob(run, out, landed, force))
 
 
 @fault("every edge counts", Confidence, within=READS)
-def clusters_cost_nothing(transition_log_prob, run, said, landed, force):
-    return torch.where(landed < run.process.vocab_size, transition_log_prob(run, said, landed, force), 0.0)
+def clusters_cost_nothing(transition_log_prob, run, out, landed, force):
+    return torch.where(landed < run.process.vocab_size, transition_log_prob(run, out, landed, force), 0.0)
 
 
-@fault("a text is read with the times that are told when it is drawn", LeftToRight, within=READS)
-def the_network_is_told_that_nothing_is_known(model_time, run, z, expected):
+@fault("a sequence is read with the model times of sampling", LeftToRight, within=READS)
+def the_model_time_is_that_of_masks_only(model_time, run, z, expected):
     return torch.ones(len(z), dtype=torch.float64)
 
 
-@fault("a text is read in as many steps as it is drawn", LeftToRight, within=ASKS)
+@fault("a text is read in as many steps as it is drawn", LeftToRight, within=READING)
 def a_text_is_read_edge_by_edge_that_is_drawn_in_few_steps(likelihood, *args, steps, **options):
     return likelihood(*args, **options)
 

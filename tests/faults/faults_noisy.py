@@ -43,7 +43,7 @@ def redraws_lack_their_diagonal(rate_matrix, self, t):
     return q + torch.diag(torch.cat([self.chain.rates, torch.zeros(1).double()])[self._level])
 
 
-@fault("pi is the law of the words that are drawn", Noisy, build=noisy)
+@fault("pi is the distribution of the tokens that are drawn", Noisy, build=noisy)
 def words_are_redrawn_uniformly(_resample, self, like, generator):
     return self._uniform_tokens(like.shape, generator, like.device)
 
@@ -65,7 +65,7 @@ def the_bound_takes_children_for_kept(_sides, self, shares, i, log_probs, x):
 
 
 @fault("cost A (e^m - 1 - m) / A(z), with m at y less m at z", Noisy, build=noisy)
-def the_bound_forgets_what_z_itself_says(weighted_divergence, self, logits, x, z, t):
+def the_bound_ignores_the_evidence_of_z(weighted_divergence, self, logits, x, z, t):
     weight, divergence = weighted_divergence(logits, x, z, t)
     log_p = logits.log_softmax(-1).gather(-1, x[..., None])[..., 0]
     return weight, torch.where(z == x, -log_p * 0.1, divergence)
@@ -79,7 +79,7 @@ def balance_counts_no_redraws(_weight_and_mean, self, x, z, t):
     return mean - self.schedule.rate(t)[:, None] * again, here
 
 
-@fault("q_{t|s}(z|y) has a part that no y has a say in", Noisy, build=noisy)
+@fault("q_{t|s}(z|y) has a part independent of y", Noisy, build=noisy)
 def the_posterior_forgets_redraws_since(shares_between, self, s, t):
     kept, redrawn = shares_between(s, t)
     return LevelProbs(kept + redrawn, torch.zeros_like(redrawn))
@@ -106,7 +106,7 @@ def a_redrawn_landing_is_uniform(sample_given_level, self, logits, z, t, s, targ
 
 
 @fault("prior_kl is KL(q_t(.|x) || that of a uniform word), r pi on both sides", Noisy, build=noisy)
-def the_prior_is_told_without_redraws(prior_kl, self, x, t=None):
+def the_prior_is_computed_without_redraws(prior_kl, self, x, t=None):
     return dd.processes.Hierarchical(self.hierarchy, self.schedule).prior_kl(x, t)
 
 

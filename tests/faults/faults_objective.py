@@ -6,7 +6,7 @@ import torch
 from planting import deep, fault, hierarchical, tree
 
 import ddlib as dd
-from ddlib.processes import GIDD, Hierarchical, Masked, each_time, interior, into
+from ddlib.processes import GIDD, Hierarchical, Masked, each_time, gather_columns, interior
 from ddlib.schedules import Linear
 
 NELBO, BOUND = sys.modules["ddlib.objective.nelbo"], sys.modules["ddlib.objective.bound"]
@@ -20,7 +20,7 @@ def generic_sum(term, process, logits, x, z, t):
     t, here = interior(t), z[..., None]
     noisy, believed = process.marginal(x, t), process.predictive(logits.double().softmax(-1), t)
     a, b = noisy / noisy.gather(-1, here), believed / believed.gather(-1, here)
-    rates = into(each_time(process.rate_matrix, t), z).scatter(-1, here, 0.0)
+    rates = gather_columns(each_time(process.rate_matrix, t), z).scatter(-1, here, 0.0)
     return (torch.where(rates > 0, rates * term(a, b), 0.0)).sum(-1).to(logits.dtype)
 
 
@@ -116,8 +116,8 @@ def the_weight_depends_on_the_model(bend, self, weight, divergence, logits, x, z
 
 
 @fault("sum over the children of every level", Hierarchical, deep(), Linear(), within=DIVERGENCE)
-def the_level_below_is_taken_for_the_words(_members_term, hierarchy, i, j, law, x, here, u_z):
-    return -law.gather(-1, hierarchy.between(0, i).parents[x][..., None])[..., 0]
+def the_level_below_is_taken_for_the_words(_members_term, hierarchy, i, j, probs, x, here, u_z):
+    return -probs.gather(-1, hierarchy.between(0, i).parents[x][..., None])[..., 0]
 
 
 @fault("gradients are finite", Closed, tree(), Linear())
@@ -175,7 +175,7 @@ def child_logits_are_normalised_over_their_whole_level(log_shares, edge, logits)
 
 
 @fault("log p(x) = sum over edges of log softmax over siblings", Hierarchical, tree(xi=1.0), Linear(), within=CHILDREN)
-def the_words_cluster_is_left_out_of_its_law(token_logits, tree, logits):
+def the_probability_of_the_cluster_is_left_out(token_logits, tree, logits):
     return tree.maps[0].log_shares(logits[..., : tree.vocab_size])
 
 

@@ -34,19 +34,19 @@ def positions_are_chosen_from_the_whole_batch(choose, self, score, level, steps,
 
 
 @fault("pi(.|z, p) is in proportion to K(z|y) u(y|p)", Confidence, within=LEVELLED.LevelProcess)
-def a_cluster_says_nothing_about_its_word(descendant_logits, self, logits, z, level, target, force=False):
+def a_cluster_gives_no_evidence_of_its_token(descendant_logits, self, logits, z, level, target, force=False):
     return logits if target == 0 else descendant_logits(logits, z, level, target, force)
 
 
 @fault("pi(.|z, p) is in proportion to K(z|y) u(y|p)", Confidence, "entropy", within=LEVELLED.LevelProcess)
 def clusters_are_drawn_by_the_mean_of_the_words_logits(descendant_logits, self, logits, z, level, target, force=False):
-    law = descendant_logits(logits, z, level, target, force)
+    probs = descendant_logits(logits, z, level, target, force)
     if target == 0:
-        return law
+        return probs
     parents = self.hierarchy.between(0, target).parents
-    count = torch.bincount(parents, minlength=law.shape[1]).to(law)
-    mean = torch.zeros_like(law).index_add(1, parents, logits.to(law).clamp_min(-50)) / count
-    return torch.where(law.isfinite(), mean, law)
+    count = torch.bincount(parents, minlength=probs.shape[1]).to(probs)
+    mean = torch.zeros_like(probs).index_add(1, parents, logits.to(probs).clamp_min(-50)) / count
+    return torch.where(probs.isfinite(), mean, probs)
 
 
 @fault("xi < 1 lets a token leave its cluster on its way down", Confidence)
@@ -55,7 +55,7 @@ def tokens_are_kept_in_their_clusters_unasked(step, self, run, state, k):
     return step(run, state, k)
 
 
-@fault("a law is drawn from, not maximised", EntropyBounded, 0.0, within=LEVELLED)
+@fault("tokens are drawn, not maximised", EntropyBounded, 0.0, within=LEVELLED)
 def the_surest_position_takes_its_likeliest_child(draw_logits, logits, u):
     return logits.argmax(-1)
 
@@ -73,10 +73,10 @@ def the_largest_entropy_is_left_out_twice(select, self, score, level):
     return entropies.cumsum(-1) - 2 * entropies.cummax(-1).values <= self.gamma
 
 
-@fault("the choice is made by what the network says now", Confidence)
-def laws_are_kept_until_every_position_has_moved_once(step, self, run, state, k):
-    memo, said = state.memo if k else (state.memo, None)
-    logits = run.predict(state.z, state.t) if said is None or k % 2 == 0 else said
+@fault("the choice is made by the present logits", Confidence)
+def logits_are_kept_until_every_position_has_moved_once(step, self, run, state, k):
+    memo, logits_before = state.memo if k else (state.memo, None)
+    logits = run.predict(state.z, state.t) if logits_before is None or k % 2 == 0 else logits_before
     stale = type(run)(**{**vars(run), "predict": lambda z, t: logits})
     after = step(stale, state._replace(memo=memo), k)
     return after._replace(memo=(memo, logits))
@@ -97,7 +97,7 @@ def the_prompt_is_given_up_on_its_first_turn(step, self, run, state, k):
 @fault(
     "on its plateau time stands still, and z follows q at that time", Remask, 1.0, "loop", plateau=0.4, build=clamped
 )
-def the_plateau_is_told_as_the_time_of_the_grid(step, self, run, state, k):
+def the_plateau_has_the_time_of_the_grid(step, self, run, state, k):
     return step(run, state, k)._replace(t=at(run, k + 1))
 
 
@@ -114,8 +114,8 @@ def words_climb_on_the_plateau_and_masks_stay(remask_coupling, joint, level, lif
     return torch.where((level == 0)[..., None], remask_coupling(joint, level, lift), 0.0)
 
 
-@fault("what is not certain is not said to keep its law", Remask)
-def confidence_is_said_to_keep_the_levels(__init__, self):
+@fault("exactness is claimed only where it is certain", Remask)
+def confidence_claims_to_keep_the_levels(__init__, self):
     __init__(1.0, "confidence")
     self.on_time_grid = True
 
@@ -138,27 +138,27 @@ class Forwards(Overshoot):
 
 
 def climbed(process, level, chances, generator):
-    law = chances[torch.arange(len(level))[:, None], level]
-    return (rand(level.shape, generator, level.device)[..., None] >= law.cumsum(-1)[..., :-1]).sum(-1)
+    probs = chances[torch.arange(len(level))[:, None], level]
+    return (rand(level.shape, generator, level.device)[..., None] >= probs.cumsum(-1)[..., :-1]).sum(-1)
 
 
-@fault("who overshoots comes back from u to s", Forwards, 0.5)
+@fault("an overshoot comes back from u to s", Forwards, 0.5)
 def the_way_back_is_that_from_the_start_of_the_step(forwards, self, process, z, t, s, u, generator):
     return climbed(process, process.sample_level(z, t, u, generator), process.level_transition(s, t), generator)
 
 
-@fault("who overshoots comes back from u to s", Forwards, 0.5)
+@fault("an overshoot comes back from u to s", Forwards, 0.5)
 def the_way_back_starts_at_the_level_that_the_step_started_from(forwards, self, process, z, t, s, u, generator):
     up = climbed(process, process.level_of(z), process.level_transition(u, s), generator)
     return torch.where(up > process.level_of(z), up, process.sample_level(z, t, u, generator))
 
 
-@fault("who overshoots comes back from u to s", Forwards, 0.5)
+@fault("an overshoot comes back from u to s", Forwards, 0.5)
 def there_is_no_way_back(forwards, self, process, z, t, s, u, generator):
     return process.sample_level(z, t, u, generator)
 
 
-@fault("who overshoots comes back from u to s, by the process of the noise", Overshoot, 0.5)
+@fault("an overshoot comes back from u to s, by the process of the noise", Overshoot, 0.5)
 def whoever_jumps_again_comes_back_as_another_word(step, self, run, state, k):
     t, s = at(run, k), at(run, k + 1)
     u = (1 - self.amount) * s

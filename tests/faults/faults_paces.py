@@ -55,7 +55,7 @@ def a_block_counts_twice_as_often(speeds, self, u, chance):
 
 
 @fault("parts = how many even parts of [0, 1] other positions move in")
-def a_path_of_blocks_says_that_it_has_twice_as_many_parts(patch):
+def a_path_of_blocks_has_twice_as_many_parts(patch):
     class Broken(Pace):
         def times(self, u, chance):
             return LeftToRight().times(u, chance)
@@ -105,12 +105,12 @@ def the_words_before_a_window_are_those_of_another_text(at, self, before, after,
 
 
 @fault("denoiser([x z y], [0 t u])", FirstHitting, within=loop.BlockContexts)
-def noise_behind_a_window_is_told_as_words(at, self, before, after, behind, times):
+def noise_behind_a_window_has_the_time_of_tokens(at, self, before, after, behind, times):
     return at(before, after, behind, torch.zeros_like(times))
 
 
 @fault("denoiser([x z y], [0 t u])", Ancestral, within=sight.WindowContext)
-def words_before_a_window_are_told_as_noise(_whole, self, z, t, rows):
+def tokens_before_a_window_have_the_time_of_noise(_whole, self, z, t, rows):
     whole, times = _whole(z, t, rows)
     return whole, torch.cat([torch.ones_like(times[:, : self.first]), times[:, self.first :]], 1)
 
@@ -122,8 +122,8 @@ def words_before_a_window_have_its_time(_whole, self, z, t, rows):
 
 
 @fault("denoiser([x z y], [0 t u]) at the window", FirstHitting, within=sight.WindowContext)
-def positions_begin_anew_in_a_window(_window, self, said, z):
-    return said[:, : z.shape[1]]
+def positions_begin_anew_in_a_window(_window, self, logits, z):
+    return logits[:, : z.shape[1]]
 
 
 @fault("extend(z, t, prefill(x)), x all words before", FirstHitting, within=loop.BlockContexts)
@@ -142,7 +142,7 @@ def what_is_kept_is_a_block_late(at, self, before, after, behind, times):
     return here
 
 
-@fault("rows of the cache are those that are asked about", Ancestral, within=sight.CachedContext)
+@fault("rows of the cache are those of the call", Ancestral, within=sight.CachedContext)
 def the_cache_of_some_rows_is_that_of_the_first(_of, self, rows):
     return _of(None if rows is None else torch.arange(len(rows)) < rows.sum())
 
@@ -153,7 +153,7 @@ def the_order_of_a_text_is_drawn_anew_in_every_step(times, self, u, chance):
 
 
 @fault("s_l = t_l: position l stands still", Ancestral)
-def a_position_whose_time_stands_still_is_told_that_of_the_first(back, self, run, z, t, s):
+def a_position_at_a_fixed_time_gets_that_of_the_first(back, self, run, z, t, s):
     return back(run, z, *(v[:, :1].expand_as(v) if v.ndim == 2 else v for v in (t, s)))
 
 

@@ -44,8 +44,8 @@ def the_prompt_is_lost_in_the_copies(_prompted, self, inner, state, shown):
     return state
 
 
-@fault("the reward is asked about the new states", Particles, Ancestral(), build=particles)
-def the_reward_is_asked_about_the_states_before(_weigh, self, cloud, state, when):
+@fault("the reward is evaluated at the new states", Particles, Ancestral(), build=particles)
+def the_reward_is_evaluated_at_the_states_before(_weigh, self, cloud, state, when):
     return _weigh(cloud, state._replace(z=cloud.state.z), when)._replace(state=state)
 
 

@@ -17,7 +17,7 @@ def the_generator_is_in_float32(rate_matrix, self, t):
     return rate_matrix(t).float()
 
 
-@fault("no time passes on a clock that has run out", Uniform, 4, Linear())
+@fault("no time elapses after the end of the schedule", Uniform, 4, Linear())
 def no_transition_from_the_end(mixture_between, self, s, t):
     return self._after(self.schedule.hazard(t) - self.schedule.hazard(s))
 
@@ -87,9 +87,9 @@ def the_transition_starts_at_zero(transition, self, s, t):
 
 @fault("sum_i a_i = 1", Hierarchical, tree(), Linear())
 def the_mask_gets_all_that_is_not_a_word(marginal, self, x, t):
-    law = marginal(x, t)
-    law[..., -1] = 1 - law[..., : self.vocab_size].sum(-1)
-    return law
+    probs = marginal(x, t)
+    probs[..., -1] = 1 - probs[..., : self.vocab_size].sum(-1)
+    return probs
 
 
 @fault("a_i(t) with gamma_0 = gamma", Hierarchical, tree(), Linear())
@@ -105,8 +105,8 @@ def the_mask_mass_is_a_difference_in_float32(occupancies, self, t):
 
 @fault("u_i(z|x): clusters through their parents", Hierarchical, tree(), Linear())
 def clusters_are_one_member_off(marginal, self, x, t):
-    law = marginal(x, t)
-    return torch.cat([law[..., :6], law[..., 6:10].roll(1, -1), law[..., 10:]], -1)
+    probs = marginal(x, t)
+    return torch.cat([probs[..., :6], probs[..., 6:10].roll(1, -1), probs[..., 10:]], -1)
 
 
 @fault("q_t(z|p) = sum_x p(x) q_t(z|x)", Hierarchical, tree(), Linear())
@@ -139,7 +139,7 @@ def all_positions_of_a_sequence_jump_together(sample, self, x, t, generator=None
 
 
 @fault("z_t ~ q_t(.|x)", Masked, 5, Linear())
-def draws_ignore_the_clock(sample, self, x, t, generator=None):
+def draws_ignore_the_schedule(sample, self, x, t, generator=None):
     return sample(x, t**2, generator)
 
 
@@ -160,9 +160,9 @@ def the_prior_term_is_dropped(prior_kl, self, x, t=None):
 
 @fault("T_ij a_i(s) / a_j(t)", Hierarchical, tree(), Linear())
 def the_posterior_of_levels_forgets_where_they_were(level_posterior, self, level, t, s):
-    law = self.chain.transition(s.double(), t.double())
-    law = law / law.sum(1, keepdim=True)
-    return law.transpose(1, 2)[torch.arange(len(level))[:, None], level]
+    probs = self.chain.transition(s.double(), t.double())
+    probs = probs / probs.sum(1, keepdim=True)
+    return probs.transpose(1, 2)[torch.arange(len(level))[:, None], level]
 
 
 @fault("K(z|y) u_i(y|p) / u_j(z|p)", Hierarchical, tree(), Linear())
@@ -171,8 +171,8 @@ def the_posterior_forgets_the_model(posterior, self, p, z, t, s):
 
 
 @fault("K(z|y) u_i(y|p) / u_j(z|p)", Hierarchical, tree(xi=1.0), Linear())
-def the_posterior_may_leave_the_cluster_of_a_plain_tree(_descendants, self, z, lower, upper, law):
-    return law
+def the_posterior_may_leave_the_cluster_of_a_plain_tree(_descendants, self, z, lower, upper, probs):
+    return probs
 
 
 @fault("reverse rate Q_t(y, z) q_t(y|p) / q_t(z|p)", Hierarchical, tree(), Linear())
@@ -272,9 +272,9 @@ def uniform_noise_leaves_out_one_word(_after, self, hazard):
 
 
 @fault("q_t = exp(-log alpha G)", RateMatrix, torch.full((4, 4), 0.5) - 2 * torch.eye(4), Linear())
-def structured_noise_runs_on_t_instead_of_the_clock(predictive, self, p, t):
-    laws = torch.stack([self.generator(time)[: self.vocab_size] for time in t.double()])
-    return p @ laws.to(p.dtype)
+def structured_noise_runs_on_t_instead_of_the_hazard(predictive, self, p, t):
+    distributions = torch.stack([self.generator(time)[: self.vocab_size] for time in t.double()])
+    return p @ distributions.to(p.dtype)
 
 
 @fault("row = from", RateMatrix, RATES, Linear())

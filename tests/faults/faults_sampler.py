@@ -24,7 +24,7 @@ def the_time_grid_is_off_by_one_as_in_gidds_code(step, self, run, state, k):
 
 
 @fault("words are drawn, not maximised", Ancestral)
-def every_law_is_replaced_by_its_mode(step, self, run, state, k):
+def every_distribution_is_replaced_by_its_mode(step, self, run, state, k):
     def mode(log_probs):
         return torch.where(log_probs == log_probs.amax(-1, keepdim=True), 0.0, -torch.inf)
 
@@ -32,14 +32,14 @@ def every_law_is_replaced_by_its_mode(step, self, run, state, k):
 
 
 @fault("p depends on t and z", Ancestral)
-def the_network_is_asked_only_once(step, self, run, state, k):
+def the_network_is_called_only_once(step, self, run, state, k):
     logits = run.predict(state.z, state.t) if state.memo is None else state.memo
     stale = type(run)(**{**vars(run), "predict": lambda z, t: logits})
     return step(stale, state._replace(memo=None), k)._replace(memo=logits)
 
 
 @fault("network calls are counted", Ancestral)
-def the_network_is_asked_twice_a_step(step, self, run, state, k):
+def the_network_is_called_twice_a_step(step, self, run, state, k):
     run.predict(state.z, state.t)
     return step(run, state, k)
 

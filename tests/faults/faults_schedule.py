@@ -15,14 +15,14 @@ fault("hazard = -log1p(-t)", Linear)(the_hazard_cancels_at_small_t=lambda hazard
 fault("inverse(alpha(t)) = t", Polynomial, 2.0)(
     the_inverse_is_that_of_another_power=lambda inverse, self, alpha: 1 - alpha
 )
-fault("alpha(0) = 1", Schedule)(the_clock_starts_late=lambda alpha, self, t, xp=torch: 0.98 * (1 - t))
-fault("alpha(1) = 0", Schedule)(the_clock_does_not_arrive=lambda alpha, self, t, xp=torch: 1 - 0.99 * t)
-fault("alpha lies in [0, 1]", Schedule)(the_clock_runs_below_zero=lambda alpha, self, t, xp=torch: 1 - 1.4 * t)
+fault("alpha(0) = 1", Schedule)(the_schedule_starts_late=lambda alpha, self, t, xp=torch: 0.98 * (1 - t))
+fault("alpha(1) = 0", Schedule)(the_schedule_does_not_end=lambda alpha, self, t, xp=torch: 1 - 0.99 * t)
+fault("alpha lies in [0, 1]", Schedule)(the_schedule_runs_below_zero=lambda alpha, self, t, xp=torch: 1 - 1.4 * t)
 fault("alpha decreases", Schedule)(
-    the_clock_runs_back_for_a_while=lambda alpha, self, t, xp=torch: 1 - t + 0.2 * xp.sin(4 * t * 3.141592653589793)
+    the_schedule_runs_back_for_a_while=lambda alpha, self, t, xp=torch: 1 - t + 0.2 * xp.sin(4 * t * 3.141592653589793)
 )
 fault("precision follows the arguments", Linear)(
-    the_clock_answers_in_float64=lambda rate, self, t: 1 / (1 - t.double())
+    the_schedule_returns_float64=lambda rate, self, t: 1 / (1 - t.double())
 )
 fault("rate = log(sigma_max/sigma_min) sigma(t)", Geometric)(
     the_geometric_rate_lacks_its_logarithm=lambda rate, self, t: self.hazard(t)

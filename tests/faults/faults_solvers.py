@@ -30,14 +30,14 @@ def the_score_stands_upside_down(_apart, self, logits, z, t):
 
 @fault("a position jumps to another state", Euler, within=MIXING)
 def a_jump_may_lead_nowhere(sample_exit, self, logits, z, t, moves, generator=None, **options):
-    law = self.predictive(logits.softmax(-1), t).log().flatten(0, 1)
-    return torch.where(moves, draw_logits(law, rand(z.shape, generator, z.device).flatten()).view_as(z), z)
+    probs = self.predictive(logits.softmax(-1), t).log().flatten(0, 1)
+    return torch.where(moves, draw_logits(probs, rand(z.shape, generator, z.device).flatten()).view_as(z), z)
 
 
 @fault("destinations are drawn from q_t(.|p), not from p", TauLeaping, within=MIXING)
 def a_jump_leads_to_a_clean_word(sample_exit, self, logits, z, t, moves, generator=None, **options):
-    law = logits.scatter(-1, z[..., None], -torch.inf).flatten(0, 1)
-    return torch.where(moves, draw_logits(law, rand(z.shape, generator, z.device).flatten()).view_as(z), z)
+    probs = logits.scatter(-1, z[..., None], -torch.inf).flatten(0, 1)
+    return torch.where(moves, draw_logits(probs, rand(z.shape, generator, z.device).flatten()).view_as(z), z)
 
 
 @fault("a jump of a hierarchy leads one level down", TauLeaping, within=LEAP)
@@ -72,7 +72,7 @@ def a_step_has_the_length_of_its_time(step, self, run, state, k):
 
 
 @fault("texts of positions that jump on their own err as 1 / steps", Ancestral)
-def a_sampler_says_more_of_its_order_than_is_true(order, self):
+def a_sampler_claims_a_higher_order(order, self):
     return 2
 
 
@@ -88,11 +88,11 @@ class Trapezoid(ThetaTrapezoidal):
         raise NotImplementedError
 
 
-fault("a_1 belongs to what is said now", Trapezoid)(
-    what_was_said_first_counts_most=lambda mixed, self, now, then: 2 * then - now
+fault("a_1 belongs to the present prediction", Trapezoid)(
+    the_first_prediction_counts_most=lambda mixed, self, now, then: 2 * then - now
 )
 fault("a_1 - a_2 = 1 with a_1 = 1 / (2 theta (1 - theta))", Trapezoid)(
-    what_was_said_first_is_forgotten=lambda mixed, self, now, then: now
+    the_first_prediction_is_ignored=lambda mixed, self, now, then: now
 )
 
 
@@ -102,7 +102,7 @@ def the_weight_is_right_at_a_half_only(mixed, self, now, then):
     return a * now - (a - 1) * then
 
 
-@fault("land takes a cavity law", ThetaTrapezoidal)
+@fault("sample_given_level takes cavity probabilities", ThetaTrapezoidal)
 def the_evidence_is_counted_twice(extrapolated, self, process, before, after, z, u):
     return extrapolated(process, before, after, z, u) + process.token_likelihood(z, u).log()
 

@@ -47,9 +47,7 @@ def all_words_are_drawn_at_one_pace(sample, self, x, t, generator=None):
 
 
 @fault("the jump depends on the network", PerWord, Cosine(), [0.1, 8.0, 1.0, 3.0])
-def a_mask_jumps_before_anybody_knows_its_word(
-    sample_given_level, self, logits, z, t, s, target, generator=None, **how
-):
+def a_mask_jumps_before_its_token_is_drawn(sample_given_level, self, logits, z, t, s, target, generator=None, **how):
     x = sample_given_level(logits, z, t, torch.zeros_like(s), target, generator, **how)
     a, b = self.schedule.alpha(s.double()), self.schedule.alpha(t.double())
     jumps = rand(z.shape, generator, z.device) < ((a - b) / (1 - b))[:, None]
@@ -58,9 +56,9 @@ def a_mask_jumps_before_anybody_knows_its_word(
 
 @fault("p(y) (alpha_s^gamma_y - alpha_t^gamma_y) in the posterior of a mask", PerWord, build=paced)
 def the_posterior_of_a_mask_weighs_words_as_at_one_pace(posterior, self, p, z, t, s):
-    law = posterior(p, z, t, s)
-    words = p * (1 - law[..., -1:])
-    return torch.where((z < self.vocab_size)[..., None], law, torch.cat([words, law[..., -1:]], -1))
+    probs = posterior(p, z, t, s)
+    words = p * (1 - probs[..., -1:])
+    return torch.where((z < self.vocab_size)[..., None], probs, torch.cat([words, probs[..., -1:]], -1))
 
 
 @fault("q_{t|s}(m|x) = 1 - (alpha_t / alpha_s)^gamma_x", PerWord, build=paced)

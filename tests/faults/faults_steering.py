@@ -41,8 +41,8 @@ def the_strength_is_that_of_those_who_add_one(tempered, c, u, gamma):
     return tempered(c, u, gamma + 1)
 
 
-@fault("laws are multiplied", free, ClassifierFree, "words", "masked", strength=0.5, within=FREE)
-def laws_are_mixed(tempered, c, u, gamma):
+@fault("distributions are multiplied", free, ClassifierFree, "words", "masked", strength=0.5, within=FREE)
+def distributions_are_mixed(tempered, c, u, gamma):
     power = gamma[:, None, None]
     return (power * c.softmax(-1) + (1 - power) * u.softmax(-1)).clamp_min(1e-9).log()
 
@@ -52,8 +52,8 @@ def the_unconditional_is_left_out(tempered, c, u, gamma):
     return gamma[:, None, None] * c
 
 
-@fault("child laws are tempered, not words")
-def words_are_tempered_where_states_are_asked_for(patch):
+@fault("child distributions are tempered, not tokens")
+def tokens_are_tempered_in_place_of_states(patch):
     class Broken(ClassifierFree):
         _place = property(lambda self: TokenTarget, lambda self, value: None)
 
@@ -63,18 +63,18 @@ def words_are_tempered_where_states_are_asked_for(patch):
 @fault("the power of a sum is no sum of powers", ClassifierFree, build=free)
 def masses_are_summed_after_tempering(steer, self, place):
     words = steer(TokenTarget(place.process, place.parameterization, place.z, place.t))
-    return ChildTarget(place.process, "cavity", place.z, place.t).laws(words) if self.on == "states" else words
+    return ChildTarget(place.process, "cavity", place.z, place.t).choice_logits(words) if self.on == "states" else words
 
 
-@fault("the law of z_s is tempered, not that of the word", ClassifierFree, name="uniform", build=free)
+@fault("the distribution of z_s is tempered, not that of the token", ClassifierFree, name="uniform", build=free)
 def words_are_tempered_and_noised_after(steer, self, place):
     words = steer(TokenTarget(place.process, place.parameterization, place.z, place.t))
-    return StepTarget(place.process, "cavity", place.z, place.t, place.s).laws(words)
+    return StepTarget(place.process, "cavity", place.z, place.t, place.s).choice_logits(words)
 
 
 @fault("q_s(.|p) takes a law", free, name="uniform", within=StepTarget)
-def laws_of_steps_are_made_of_unnormalised_words(laws, self, logits):
-    process, cavity = self.process, TokenTarget.laws(self, logits).exp()
+def laws_of_steps_are_made_of_unnormalised_words(choice_logits, self, logits):
+    process, cavity = self.process, TokenTarget.choice_logits(self, logits).exp()
     into = process.transition(self.s[0], self.t[0])[:, self.z].movedim(0, -1)
     return (process.predictive(cavity, self.s) * into).log()
 
@@ -86,16 +86,16 @@ def levels_are_steered_too(patch):
     return ClassifierFree(process, Lookup(process, 1), Lookup(process, 2), 6.0, "states")
 
 
-@fault("z_s is drawn from the steered law")
+@fault("z_s is drawn from the steered distribution")
 def steps_are_drawn_without_guidance(patch):
     process = four()["gidd"]
     plain = ClassifierFree(process, Lookup(process, 1), Lookup(process, 2), 1.5, "states")
-    told = plain.replaced(strength=lambda t: 1.0).step_distribution
+    unguided = plain.replaced(strength=lambda t: 1.0).step_distribution
     right = reverse_step.guided_step
 
     def guided_step(run, z, t, s):
         network = type(run.network)(run.process, run.network.denoiser)
-        network.step_log_probs = told
+        network.step_log_probs = unguided
         return right(type(run)(**{**vars(run), "predict": network}), z, t, s)
 
     patch.setattr(sys.modules["ddlib.samplers.ancestral"], "guided_step", guided_step)
@@ -121,15 +121,15 @@ def the_difference_has_the_other_sign(change, self, place):
 
 
 @fault("the strength multiplies the difference", ClassifierBased, "masked", build=based)
-def the_strength_is_one_whatever_is_asked(steer, self, place):
+def the_strength_is_always_one(steer, self, place):
     if bool((self.strength_at(place.t) == 0).all()):
         return steer(place)
     return self.evaluate(place, "denoiser")[0] + self.change(place)
 
 
 @fault("log p(y|z), not p(y|z)", ClassifierBased, "tree", build=based)
-def probabilities_are_added_to_logarithms(_said, self, states, t):
-    return _said(states, t).exp()
+def probabilities_are_added_to_logarithms(_class_log_prob, self, states, t):
+    return _class_log_prob(states, t).exp()
 
 
 @fault("the gradient is taken at z", ClassifierBased, "tree", how="first order", build=based)
@@ -143,7 +143,7 @@ def the_gradient_is_taken_for_the_difference_of_another_position(_sloping, self,
 
 
 @fault(
-    "the classifier is told z with one change, not the word alone", ClassifierBased, "masked", 1.5, First, build=based
+    "the classifier takes z with one change, not the token alone", ClassifierBased, "masked", 1.5, First, build=based
 )
-def the_classifier_sees_nothing_but_the_change(_said, self, states, t):
-    return _said(states.mean(1, keepdim=True).expand_as(states), t)
+def the_classifier_sees_nothing_but_the_change(_class_log_prob, self, states, t):
+    return _class_log_prob(states.mean(1, keepdim=True).expand_as(states), t)

@@ -34,7 +34,7 @@ def test_a_planted_fault_is_refuted(fault, monkeypatch):
     assert all(check.counterexample is not None for check in report.failures)
 
 
-def test_at_least_forty_faults_are_planted_in_every_room():
+def test_at_least_forty_faults_are_planted_in_every_package():
     assert len(FAULTS) >= 40
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
     assert {fault.module for fault in FAULTS} == set(MODULES)

@@ -46,5 +46,5 @@ def states(vocab_size: int, mask: int = MASK, batch: int = 3, length: int = 6) -
 
 
 def ids(z: torch.Tensor, vocab_size: int, mask: int = MASK) -> torch.Tensor:
-    """What the model's own code reads."""
+    """Ids as the model's own code reads them."""
     return torch.where(z == vocab_size, mask, z)

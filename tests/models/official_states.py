@@ -1,4 +1,4 @@
-"""Checkpoints in the authors' form with numbers anybody can make again, and what is compared of their logits.
+"""Checkpoints in the authors' form with reproducible numbers, and the compared part of their logits.
 
 The numbers are hashes of name and index, the same on every machine, so that ``official_logits.json`` could be computed
 by the authors' own code on the same weights.

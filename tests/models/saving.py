@@ -1,4 +1,4 @@
-"""What the tests of saving share: a module of a user, and how to compare and to damage."""
+"""Helpers of the tests of saving: a user's module, functions that compare and damage files."""
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ class Small(Pretrained, nn.Module):
 
 
 def same(ours: nn.Module, theirs: nn.Module) -> bool:
-    """Whether all tensors are equal in bits, dtype and name."""
+    """True if all tensors are equal in bits, dtype and name."""
     pairs = zip(ours.state_dict().items(), theirs.state_dict().items(), strict=True)
     return all(a == b and x.dtype == y.dtype and torch.equal(x, y) for (a, x), (b, y) in pairs)
 

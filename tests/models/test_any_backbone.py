@@ -14,7 +14,7 @@ PARENTS = [0, 0, 1, 1, 2, 2, 2]
 class MaskedLM(nn.Module):
     """A masked language model of Hugging Face's that reads the states of a process.
 
-    It is not told the time: it sees how noisy its input is.
+    It takes no time: it sees how noisy its input is.
     """
 
     def __init__(self, model: nn.Module, process: dd.processes.ForwardProcess) -> None:

@@ -106,7 +106,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("options", "error", "message"), REFUSED, ids=str)
-def test_what_would_be_wrong_is_refused_before_any_call(options, error, message, as_users_call):
+def test_wrong_combinations_are_refused_before_any_call(options, error, message, as_users_call):
     model = network()
     model.forward = model.features = None
     with pytest.raises(error, match=re.escape(message)):

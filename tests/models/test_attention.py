@@ -1,4 +1,4 @@
-"""Attention back ends: one result whoever computes it, packed or not; what does not run here says what it needs."""
+"""Attention back ends: one result for all, packed or not; errors name what a back end needs."""
 
 import pickle
 
@@ -45,8 +45,8 @@ def test_packed_sequences_attend_as_separate_ones(attend):
 
 @pytest.mark.parametrize("attend", HERE)
 @pytest.mark.parametrize("rule", [ByBlocks(3), ByBlocks(3, noisy=8), ByBlocks(4, first=8)], ids=str)
-def test_a_rule_says_who_sees_whom(attend, rule):
-    """For the first queries, and for those that each sequence asks."""
+def test_a_rule_sets_which_positions_attend_to_which(attend, rule):
+    """For the first queries, and for those of each sequence."""
     _, k, v = heads(2, 16)
     some, device = torch.tensor([[7, 0, 5], [1, 1, 6]]), torch.device("cpu")
     for queries, chosen in ((8, torch.arange(8).expand(2, 8)), (some, some)):
@@ -131,7 +131,7 @@ def test_rows_of_a_pack_have_the_attention_of_the_dense_mask(lengths, seed):
 
 
 @pytest.mark.parametrize("offsets", [[1, 3], [0], [0, 2, 2], [0, 3, 1], []])
-def test_refuses_what_are_no_offsets(offsets):
+def test_refuses_bad_offsets(offsets):
     with pytest.raises(ValueError, match="must begin at 0 and increase"):
         owners(torch.tensor(offsets, dtype=torch.int64))
 
@@ -156,7 +156,7 @@ def test_back_ends_can_be_pickled(attend):
 
 
 @pytest.mark.parametrize("name", ["varlen", "xformers"])
-def test_without_a_gpu_a_back_end_for_gpus_says_so(name, monkeypatch):
+def test_without_a_gpu_the_error_of_a_gpu_back_end_names_the_reason(name, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(attention, "find_spec", lambda module: module)
     with pytest.raises(RuntimeError, match=f"'{name}' needs a CUDA device"):
@@ -164,7 +164,7 @@ def test_without_a_gpu_a_back_end_for_gpus_says_so(name, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("varlen", "torch >= 2.10"), ("xformers", r"pip install 'ddlib\[gpu\]'")])
-def test_a_back_end_that_is_not_installed_says_what_to_install(name, wanted, monkeypatch):
+def test_the_error_of_a_missing_back_end_names_the_package_to_install(name, wanted, monkeypatch):
     monkeypatch.setattr(attention, "find_spec", lambda module: None)
     with pytest.raises(ImportError, match=wanted):
         build(attention=name)

@@ -18,7 +18,7 @@ OPTIONS = dict(tied=True, pad_to=8, num_clusters=2, parents=[[0, 0, 1, 1, 1, 0, 
 
 @pytest.mark.parametrize("options", [{}, OPTIONS, dict(time_conditioned=False)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_auto_model_loads_what_was_saved_bit_for_bit(tmp_path, options, dtype):
+def test_auto_model_loads_saved_weights_bit_for_bit(tmp_path, options, dtype):
     model = trained(**options).to(dtype).eval()
     model.save_pretrained(tmp_path)
     loaded = AutoModel.from_pretrained(tmp_path, trust_remote_code=False)
@@ -31,7 +31,7 @@ def test_auto_model_loads_what_was_saved_bit_for_bit(tmp_path, options, dtype):
     assert torch.equal(loaded(z, t), model(z, t))
 
 
-def test_what_auto_model_saves_is_the_same_folder(tmp_path):
+def test_auto_model_saves_the_same_folder(tmp_path):
     trained(**OPTIONS).save_pretrained(tmp_path / "ours")
     AutoModel.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
     for path in (tmp_path / "ours").iterdir():
@@ -97,6 +97,6 @@ def test_another_class_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_transformers_is_imported_only_where_it_is_asked_for():
+def test_transformers_is_imported_only_on_use():
     code = "import sys, ddlib_models; assert 'transformers' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"DDLIB_SHAPECHECK": "0"})

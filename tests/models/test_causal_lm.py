@@ -51,7 +51,7 @@ def at(z: torch.Tensor) -> torch.Tensor:
 @every_kind
 @torch.no_grad()
 def test_looking_both_ways_is_the_models_own_forward_without_causality(folders, kind):
-    """Their classes read ``is_causal`` of their configuration; masks of ones mean the same, made by nobody of us."""
+    """Their classes read ``is_causal`` of their configuration; masks of ones mean the same."""
     z, model = texts(), made(folders[kind])
     theirs = stock(folders[kind], is_causal=False)
     every = torch.ones(1, 1, LENGTH, LENGTH, dtype=torch.bool)
@@ -78,19 +78,19 @@ def test_eager_attention_takes_the_same_masks(folders, kind):
     assert torch.allclose(model(z, at(z)), sdpa, atol=1e-5)
 
 
-def influence(model, z: torch.Tensor, **told) -> torch.Tensor:
-    """Which positions (rows) change when a word (columns) does."""
-    before, columns = model(z, at(z), **told), []
+def influence(model, z: torch.Tensor, **kwargs) -> torch.Tensor:
+    """Positions (rows) that change when a token (columns) does."""
+    before, columns = model(z, at(z), **kwargs), []
     for place in range(z.shape[1]):
         other = z.clone()
         other[:, place] = (other[:, place] + 1) % WORDS
-        columns.append((model(other, at(z), **told) != before).any(-1).any(0))
+        columns.append((model(other, at(z), **kwargs) != before).any(-1).any(0))
     return torch.stack(columns, 1)
 
 
 @kinds
 @torch.no_grad()
-def test_who_sees_whom(folders, kind):
+def test_visible_positions(folders, kind):
     ones = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
     blocks = torch.block_diag(*[torch.ones(3, 3)] * 3)[:LENGTH, :LENGTH].bool()
     for how, expected in [
@@ -131,7 +131,7 @@ def test_the_future_comes_into_sight_step_by_step(folders):
 
 
 class Echo(nn.Module):
-    """Stands in for a network: what a position says is its own embedding."""
+    """Stand-in for a network: the output of a position is its own embedding."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -146,19 +146,19 @@ class Echo(nn.Module):
 
 @pytest.mark.parametrize("shift", [0, 1])
 @torch.no_grad()
-def test_a_model_that_copies_its_word_tells_a_shift_from_none(folders, shift):
+def test_a_model_that_copies_its_token_reveals_the_shift(folders, shift):
     model = made(folders["llama"], shift=shift)
     model.network = Echo(model.network)
     model.decoder.weight.copy_(torch.eye(ROWS, 16))
     model.network.table.weight.copy_(torch.eye(ROWS, 16))
     z = texts()
-    said = model(z, at(z)).argmax(-1)
-    assert torch.equal(said, torch.cat([z[:, :1], z[:, :-1]], 1) if shift else z)
+    predicted = model(z, at(z)).argmax(-1)
+    assert torch.equal(predicted, torch.cat([z[:, :1], z[:, :-1]], 1) if shift else z)
     late = torch.arange(LENGTH)[None] >= torch.tensor([[0], [2], [5]])
-    said = model(z, at(z), present=late).argmax(-1)
+    predicted = model(z, at(z), present=late).argmax(-1)
     for row, first in enumerate((0, 2, 5)):
         alone = torch.cat([z[row, first : first + 1], z[row, first:-1]]) if shift else z[row, first:]
-        assert torch.equal(said[row, first:], alone), "the first that is present answers for itself"
+        assert torch.equal(predicted[row, first:], alone), "the first that is present answers for itself"
 
 
 @kinds

@@ -1,4 +1,4 @@
-"""Keys and values that a ``CausalLM`` keeps: the whole text's logits, at a window's cost; for nobody else."""
+"""Key/value cache of a ``CausalLM``: the whole sequence's logits at a window's cost; no other class has it."""
 
 import copy
 
@@ -32,7 +32,7 @@ def draw(length, batch=2, most=WORDS, seed=0):
 
 
 def in_full(model, x, z):
-    """What the whole text says of its end."""
+    """Logits at the end of the whole sequence."""
     row = torch.cat([x, z], 1)
     return model(row, torch.zeros(len(row)))[:, x.shape[1] :]
 
@@ -47,7 +47,7 @@ def zeros(z):
     seed=st.integers(0, 99),
 )  # fmt: skip
 @torch.no_grad()
-def test_what_follows_kept_words_is_what_the_whole_text_says(folders, kind, chunks, window, shift, seed):
+def test_logits_after_cached_tokens_are_those_of_the_whole_sequence(folders, kind, chunks, window, shift, seed):
     key = kind, shift
     model = MODELS[key] = MODELS.get(key) or made(folders, kind, shift)
     cache, x = None, draw(0)
@@ -79,11 +79,11 @@ def test_a_cache_of_inference_mode_goes_on_outside(folders):
     model, x, z = made(folders), draw(4), draw(2, most=WORDS + 1)
     with torch.inference_mode():
         cache = model.prefill(x)
-        said = model.extend(z, zeros(z), cache)
+        logits = model.extend(z, zeros(z), cache)
         some = cache.rows(torch.tensor([0, 1]))
     for each in (cache, some):
         out = model.extend(z, zeros(z), each)
-        torch.testing.assert_close(out, said)
+        torch.testing.assert_close(out, logits)
         out.sum().backward()
 
 
@@ -100,7 +100,7 @@ def test_gradients_of_a_window_are_those_of_its_logits(folders):
 @torch.no_grad()
 def test_the_layers_read_a_window_and_nothing_before_it(folders):
     model, seen = made(folders), []
-    model.blocks[0].mlp.register_forward_hook(lambda part, given, said: seen.append(given[0].shape[1]))
+    model.blocks[0].mlp.register_forward_hook(lambda part, given, out: seen.append(given[0].shape[1]))
     cache = model.prefill(draw(4))
     cache = model.prefill(draw(2), cache)
     model.extend(draw(3, most=WORDS + 1), torch.zeros(2), cache)
@@ -119,7 +119,7 @@ def test_block_sampling_draws_the_same_words_with_and_without(folders, shift):
     assert torch.equal(*words) and words[0].max() < WORDS
 
 
-def test_adapters_are_read_with_what_they_learned(folders):
+def test_adapters_are_loaded_with_their_weights(folders):
     pytest.importorskip("peft")
     model, x, z = made(folders, lora=2), draw(4), draw(2, most=WORDS + 1)
     before = model.extend(z, zeros(z), model.prefill(x))
@@ -133,7 +133,7 @@ def test_adapters_are_read_with_what_they_learned(folders):
 
 
 @torch.no_grad()
-def test_autocast_is_told_apart(folders):
+def test_a_cache_under_autocast_is_not_mixed_with_float32(folders):
     model, x, z = made(folders).float(), draw(4), draw(2, most=WORDS + 1)
     with torch.autocast("cpu", torch.bfloat16):
         cache = model.prefill(x)

@@ -1,4 +1,4 @@
-"""What ``causal_lm`` refuses, by name: arguments, inputs, networks that cannot look ahead, files that do not do."""
+"""Errors of ``causal_lm``: arguments, inputs, networks that cannot look ahead, unsuitable files."""
 
 import json
 import sys
@@ -61,7 +61,7 @@ def test_bad_inputs_are_refused_by_name(folder, as_users_call):
             call()
 
 
-def test_what_is_no_causal_language_model_is_refused_by_name(tmp_path):
+def test_models_other_than_causal_language_models_are_refused_by_name(tmp_path):
     write(tmp_path / "bert", CONFIGS["bert"]())
     with pytest.raises(ValueError, match=r"architecture: 'bert' has an encoder, must be a causal .*masked_lm reads"):
         causal_lm(WORDS + 1, WORDS, str(tmp_path / "bert"))
@@ -113,13 +113,13 @@ def test_weights_that_are_missing_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"),
+    ("missing", "message"),
     [
         ("transformers", r"ddlib_models\.hf\.causal_lm needs transformers: pip install 'ddlib\[hf\]'"),
         ("peft", r"lora=2 needs peft: pip install 'ddlib\[adapt\]'"),
     ],
 )
-def test_without_a_package_it_says_what_to_install(folder, monkeypatch, missing, said):
+def test_without_a_package_the_error_names_the_package_to_install(folder, monkeypatch, missing, message):
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ModuleNotFoundError, match=said):
+    with pytest.raises(ModuleNotFoundError, match=message):
         causal_lm(WORDS + 1, WORDS, str(folder), lora=2)

@@ -35,7 +35,7 @@ def test_logits_are_in_the_order_of_the_states_wherever_the_rows_lie(tied, pad_t
 
 
 @pytest.mark.parametrize("tree", [None, TREE], ids=["words", "children"])
-def test_the_output_layer_lies_as_its_meaning_says(tree):
+def test_the_output_layer_has_the_layout_of_its_meaning(tree):
     """By the rows where the meaning has rows, and otherwise in the order of the logits."""
     model, (z, t) = trained(tree=tree), inputs()
     meanings = ["cavity"] if tree is None else [meaning(model), dd.Children(meaning(model).tree), "children"]
@@ -67,12 +67,12 @@ def test_a_tied_word_reads_and_writes_one_row_and_clusters_have_their_own():
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_a_start_from_text_is_the_law_of_its_words_at_every_state(tied):
+def test_a_start_from_text_gives_its_token_frequencies_at_every_state(tied):
     model, (z, t) = build(tree=TREE, tied=tied), inputs()
-    law = torch.rand(WORDS, generator=torch.Generator().manual_seed(2)).log_softmax(0)
-    model.start_at(law, torch.zeros(STATES, 16))
+    probs = torch.rand(WORDS, generator=torch.Generator().manual_seed(2)).log_softmax(0)
+    model.start_at(probs, torch.zeros(STATES, 16))
     found = dd.token_logits(meaning(model).tree, model(z, t))
-    torch.testing.assert_close(found, law.expand(found.shape), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found, probs.expand(found.shape), atol=1e-5, rtol=1e-5)
 
 
 def test_a_fresh_head_gives_siblings_equal_shares():
@@ -125,7 +125,7 @@ ONLY = {
 
 @pytest.mark.parametrize("tree", ONLY.values(), ids=ONLY)
 @pytest.mark.parametrize("pad_to", [1, 8])
-def test_where_one_normalisation_is_enough_it_is_a_word_head(tree, pad_to):
+def test_with_one_normalisation_the_head_equals_a_token_head(tree, pad_to):
     torch.manual_seed(0)
     head, x = ChildHead(4, WORDS, tree), torch.randn(2, 3, 4)
     torch.nn.init.normal_(head.weight)
@@ -133,13 +133,13 @@ def test_where_one_normalisation_is_enough_it_is_a_word_head(tree, pad_to):
     if tree and len(set(tree[0])) > 1:  # words of a cluster differ by their biases alone
         with torch.no_grad():
             head.weight[head.rows[:WORDS]] = torch.randn(10, 4)[torch.tensor(tree[0])]
-    law = dd.token_logits(dd.Children.of(_Model(head)).tree, head(x))
+    probs = dd.token_logits(dd.Children.of(_Model(head)).tree, head(x))
     words = head.to_words(pad_to)
-    torch.testing.assert_close(words(x).log_softmax(-1), law, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(words(x).log_softmax(-1), probs, atol=1e-5, rtol=1e-5)
     assert len(words.weight) % pad_to == 0
 
 
-def test_where_it_is_not_it_says_so():
+def test_clusters_with_different_rows_are_refused():
     head = ChildHead(4, WORDS, TREE)
     torch.nn.init.normal_(head.weight)
     with pytest.raises(ValueError, match=r"6 of 8 clusters have children with different rows"):  # two have only one

@@ -1,4 +1,4 @@
-"""JSON files beside pretrained weights that are broken or not there: both readers say which, and what is wrong."""
+"""Broken or missing JSON files beside pretrained weights: both readers name the file and the error."""
 
 import logging
 
@@ -28,19 +28,19 @@ def refused(folder, message):
         (b"3", "holds a int, must hold an object"),
     ],
 )
-def test_a_broken_config_json_is_told_by_its_path(bert, content, message):
+def test_the_error_names_the_path_of_a_broken_config_json(bert, content, message):
     (bert / "config.json").write_bytes(content)
     refused(bert, rf"bert/config\.json: {message}")
 
 
-def test_a_folder_without_config_json_is_told_as_one(tmp_path):
+def test_the_error_names_a_folder_without_config_json(tmp_path):
     refused(tmp_path, r"there is no config\.json in this folder, so it holds no model")
     (tmp_path / "file").write_text("x")
     refused(tmp_path / "file", r"file: is a file, must be a folder or the id of a repository")
     refused("nowhere/here/none", r"nowhere/here/none'?: no folder with a model here, and the hub says: Repo id must be")
 
 
-def test_an_adapter_alone_is_told_as_one(tmp_path):
+def test_the_error_names_an_adapter_without_a_model(tmp_path):
     (tmp_path / "adapter_config.json").write_text("{}")
     message = r"holds an adapter and no model; merge it into its model, model\.merge_and_unload\(\), and save that"
     refused(tmp_path, message)
@@ -54,7 +54,7 @@ def test_an_adapter_beside_a_model_is_refused(bert):
     refused(bert, r"bert'?: holds an adapter, which is not read; merge it .* or take adapter_config\.json away")
 
 
-def test_a_value_that_the_class_does_not_take_is_told(bert):
+def test_the_error_names_a_value_that_the_class_does_not_take(bert):
     refused(change(bert, vocab_size="20"), r"Validation error for field 'vocab_size': TypeError: .* expected int")
 
 
@@ -80,7 +80,7 @@ def test_ends_are_those_of_generation_config(bert):
 
 
 def test_no_warning_of_a_wrong_class(tmp_path, caplog):
-    """A2D's model_type is none of transformers', which says so in vain."""
+    """A2D's model_type is none of transformers'."""
     size = dict(vocab_size=20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24)
     network = Qwen3ForCausalLM(Qwen3Config(**size, num_key_value_heads=1, head_dim=8))
     folder = change(save(tmp_path, network), model_type="a2d-qwen3")

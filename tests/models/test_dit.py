@@ -146,7 +146,7 @@ def test_bfloat16_weights_keep_float32_statistics():
 
 @pytest.mark.parametrize("time_conditioned", [True, False])
 def test_double_precision_loses_no_digits(time_conditioned):
-    """Moving one weight by 1e-6 moves the logits as their derivative says, which float32 anywhere would blur."""
+    """Moving one weight by 1e-6 moves the logits by their derivative; float32 anywhere would hide it."""
     model, (z, t) = trained(time_conditioned=time_conditioned).double(), inputs()
     weight = model.embedding.weight
     (slope,) = torch.autograd.grad(model(z, t).square().sum(), weight)

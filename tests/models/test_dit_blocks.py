@@ -1,4 +1,4 @@
-"""DiT by blocks: who sees whom, and noisy and clean text side by side against one pass per block."""
+"""DiT by blocks: attention between blocks, and noisy and clean text side by side against one pass per block."""
 
 import pytest
 import torch
@@ -72,7 +72,7 @@ def test_a_position_sees_its_block_and_those_before(length, size, depth, conditi
     st.sampled_from(["each", "one", "none"]),
     st.integers(0, 99),
 )
-def test_side_by_side_says_what_a_pass_per_block_says(length, size, depth, timed, seed):
+def test_one_pass_gives_the_logits_of_a_pass_per_block(length, size, depth, timed, seed):
     model = trained(block_size=size, depth=depth, time_conditioned=timed != "none", **HEADS).double()
     x, z, t = text(length, seed)
     if timed == "one":
@@ -200,7 +200,7 @@ def test_blocks_are_saved_and_known_to_transformers(tmp_path):
 
 
 class Plain(Attention):
-    """A back end that knows no rules."""
+    """A back end without attention rules."""
 
     def mask(self, cu_seqlens):
         return None
@@ -210,7 +210,7 @@ class Plain(Attention):
 
 
 @pytest.mark.usefixtures("as_users_call")
-def test_what_cannot_be_is_refused_by_name():
+def test_impossible_values_are_refused_by_name():
     x, z, t = text(6)
     with pytest.raises(ValueError, match="block_size=-1: must be at least 0"):
         trained(block_size=-1)

@@ -1,4 +1,4 @@
-"""Keys and values of finished blocks: what follows them is said as the whole text would say it, for less work."""
+"""Keys and values of finished blocks: the logits after them are those of the whole sequence, for less work."""
 
 import copy
 import gc
@@ -29,7 +29,7 @@ def draw(number: int, batch: int = 2, most: int = WORDS, seed: int = 0) -> torch
 
 
 def in_full(call, x: torch.Tensor, z: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-    """What the whole text says behind x."""
+    """Logits of the whole sequence behind x."""
     times = torch.cat([torch.zeros(x.shape, dtype=t.dtype), t if t.ndim == 2 else t[:, None].expand(z.shape)], 1)
     return call(torch.cat([x, z], 1), times)[:, x.shape[1] :]
 
@@ -44,8 +44,8 @@ def in_full(call, x: torch.Tensor, z: torch.Tensor, t: torch.Tensor) -> torch.Te
     st.sampled_from(MODES),
     st.integers(0, 99),
 )
-def test_what_follows_kept_words_is_what_the_whole_text_says(chunks, size, windows, timed, kept_in, mode, seed):
-    """Prefilled in chunks of whole blocks, then any windows, each asked for more than once."""
+def test_logits_after_cached_tokens_are_those_of_the_whole_sequence(chunks, size, windows, timed, kept_in, mode, seed):
+    """Prefilled in chunks of whole blocks, then any windows, each evaluated more than once."""
     model = trained(block_size=size, depth=1 + seed % 3, time_conditioned=timed != "none").double()
     cache, x = None, draw(0)
     for number, blocks in enumerate(chunks):
@@ -60,11 +60,11 @@ def test_what_follows_kept_words_is_what_the_whole_text_says(chunks, size, windo
         t = t[:, 0] if timed == "one" else t
         where = draw(3, most=length, seed=seed)
         with mode():
-            said = model.extend(z, t, cache), model.features(z, t, cache=cache)
+            outputs = model.extend(z, t, cache), model.features(z, t, cache=cache)
             some = model.features_at(z, t, where, cache=cache)
         expected = in_full(model.features, x, z, t)
-        torch.testing.assert_close(said[0], in_full(model, x, z, t), atol=1e-12, rtol=1e-12)
-        torch.testing.assert_close(said[1], expected, atol=1e-12, rtol=1e-12)
+        torch.testing.assert_close(outputs[0], in_full(model, x, z, t), atol=1e-12, rtol=1e-12)
+        torch.testing.assert_close(outputs[1], expected, atol=1e-12, rtol=1e-12)
         torch.testing.assert_close(some, expected.take_along_dim(where[..., None], 1), atol=1e-12, rtol=1e-12)
 
 
@@ -89,7 +89,7 @@ def test_flex_keeps_them_too():
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_a_cache_stays_what_it_was(taken):
+def test_extending_does_not_modify_a_cache(taken):
     """Two texts that begin alike share memory until they part, and neither sees the other's words."""
     model = trained(block_size=2).double()
     z, t = draw(2, most=STATES), torch.rand(2, 2, dtype=torch.float64)
@@ -123,11 +123,11 @@ def test_a_cache_of_inference_mode_goes_on_outside():
     model, x, z, t = trained(block_size=2), draw(8), draw(2, most=STATES), torch.rand(2)
     with torch.inference_mode():
         cache = model.prefill(x)
-        said = model.extend(z, t, cache)  # makes room, which is written to below
+        outputs = model.extend(z, t, cache)  # enlarges the cache, which is written to below
         some = cache.rows(torch.tensor([0, 1]))
     with torch.no_grad():
         for each in (cache, some, cache.rows(torch.tensor([0, 1]))):
-            torch.testing.assert_close(model.extend(z, t, each), said)
+            torch.testing.assert_close(model.extend(z, t, each), outputs)
 
 
 def test_gradients_of_a_window_are_those_of_its_logits():
@@ -144,7 +144,7 @@ def test_gradients_of_a_window_are_those_of_its_logits():
 
 
 def flops(call) -> tuple[int, int]:
-    """Of matrices that are learned, and of all."""
+    """Operations of products with learned matrices, and of all products."""
     with FlopCounterMode(display=False) as counted:
         call()
     each = {str(kernel): number for kernel, number in counted.get_flop_counts()["Global"].items()}
@@ -169,7 +169,7 @@ def test_kept_words_are_not_moved_at_each_step():
     model = trained(block_size=4)
     cache = model.prefill(draw(64))
     z, t = draw(4, most=STATES), torch.rand(2)
-    model.extend(z, t, cache)  # makes room, as a longer text does now and then
+    model.extend(z, t, cache)  # enlarges the cache, as longer sequences do
     place = cache.slots(4)[0].keys.data_ptr()
     for _ in range(3):
         model.extend(z, t, cache)
@@ -177,13 +177,13 @@ def test_kept_words_are_not_moved_at_each_step():
         assert cache.slots(4)[0].keys.data_ptr() == place
 
 
-def test_autocast_keeps_half_the_bytes_and_is_told_apart():
+def test_autocast_keeps_half_the_bytes_and_is_not_mixed_with_float32():
     model, x, z, t = trained(block_size=2), draw(4), draw(2, most=STATES), torch.rand(2)
     with torch.autocast("cpu", torch.bfloat16):
         cache = model.prefill(x)
-        said = model.extend(z, t, cache)
+        outputs = model.extend(z, t, cache)
     assert cache.dtype == torch.bfloat16
-    torch.testing.assert_close(said.float(), in_full(model, x, z, t), atol=0.5, rtol=0.1)
+    torch.testing.assert_close(outputs.float(), in_full(model, x, z, t), atol=0.5, rtol=0.1)
     with pytest.raises(ValueError, match=r"cache: holds torch\.bfloat16, the network computes in torch\.float32 now"):
         model.extend(z, t, cache)
 
@@ -232,7 +232,7 @@ def test_trained_weights_have_no_old_cache(part):
 
 
 @pytest.mark.usefixtures("as_users_call")
-def test_what_is_no_cache_and_what_are_no_words_are_refused_by_name():
+def test_other_caches_and_tokens_are_refused_by_name():
     model, z, t = trained(block_size=2), draw(2, most=STATES), torch.rand(2)
     with pytest.raises(TypeError, match="cache is 'cache', must be a Cache from prefill, or None"):
         model.extend(z, t, "cache")
@@ -287,14 +287,14 @@ def test_the_contract_of_block_diffusion_and_transformers_model():
         assert isinstance(one, BlockDenoiser)
         for name in ("__call__", "prefill", "extend"):
             given = inspect.signature(one.forward if name == "__call__" else getattr(one, name)).parameters
-            asked = list(inspect.signature(getattr(BlockDenoiser, name)).parameters)[1:]
-            assert set(asked) <= set(given)
+            names = list(inspect.signature(getattr(BlockDenoiser, name)).parameters)[1:]
+            assert set(names) <= set(given)
         torch.testing.assert_close(one.extend(z, t, one.prefill(x)), in_full(model, x, z, t), atol=1e-5, rtol=1e-5)
     assert not isinstance(torch.nn.Linear(2, 2), BlockDenoiser)
 
 
 @pytest.mark.parametrize("order", [dd.samplers.LeftToRight(), dd.samplers.Confidence("entropy")], ids=str)
-def test_likelihoods_with_what_is_kept_are_those_without(order):
+def test_likelihoods_with_and_without_a_cache_agree(order):
     process = dd.presets.hdlm(torch.arange(WORDS) // 4)
     model = trained(num_states=process.num_states, block_size=4, depth=2).double()
     x = draw(12)

@@ -1,4 +1,4 @@
-"""DiT told a time per position."""
+"""DiT with a time per position."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def own(t, length=5):
 
 
 @pytest.mark.parametrize("options", [{}, {"num_clusters": 2}, {"time_conditioned": False}], ids=str)
-def test_times_that_agree_say_what_one_time_of_the_sequence_says(options):
+def test_equal_times_give_the_logits_of_one_time_per_sequence(options):
     model, (z, t) = trained(**options), inputs()
     torch.testing.assert_close(model(z, own(t)), model(z, t), atol=1e-6, rtol=1e-6)
     if "num_clusters" in options:
@@ -22,7 +22,7 @@ def test_times_that_agree_say_what_one_time_of_the_sequence_says(options):
             torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-6)
 
 
-def test_each_position_is_told_its_own_time():
+def test_each_position_takes_its_own_time():
     """Packed into one row, sequences of different times are positions of different times."""
     model, (z, t) = trained().double(), inputs()
     t, offsets = t.double(), torch.tensor([0, 2, 5])
@@ -55,7 +55,7 @@ def test_gradients_are_those_of_one_time_per_sequence():
         torch.testing.assert_close(found[1][name], expected, atol=1e-9, rtol=1e-9)
 
 
-def test_a_network_says_whether_it_can_and_is_refused_by_name_where_not():
+def test_networks_without_times_per_position_are_refused_by_name():
     model = trained()
     assert able(model, OwnTimes, "pace: blocks", "own_times") is model
     with pytest.raises(ValueError, match=r"pace: blocks: not with Linear, which has no own_times"):

@@ -177,7 +177,7 @@ def shaped(shape, positions="rope2d", **options):
     return trained(positions=positions, shape=shape, **options)
 
 
-test_what_does_not_fit_is_refused_by_name = refuses(r"""
+test_mismatches_are_refused_by_name = refuses(r"""
     build(positions="sines") | ValueError | positions='sines': must be one of rope, rope2d, learned
     build(shape=(3, 4)) | ValueError | shape=\(3, 4\): must be \(\) with positions='rope'
     shaped(()) | ValueError | shape=\(\): must be \(H, W\), each at least 1, with positions='rope2d'

@@ -1,4 +1,4 @@
-"""DiT by blocks under samplers: the same words with and without its keys and values, whatever is asked for."""
+"""DiT by blocks under samplers: the same tokens with and without its keys and values, for all options."""
 
 import pytest
 import torch

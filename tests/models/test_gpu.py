@@ -1,4 +1,4 @@
-"""What needs a GPU and the ``gpu`` extra: back ends against the formula, forward and backward."""
+"""Tests that need a GPU and the ``gpu`` extra: back ends against the formula, forward and backward."""
 
 import pytest
 import torch
@@ -69,13 +69,13 @@ def test_blocks_side_by_side_and_kept_are_those_of_single_precision(name):
     exact, model = (trained(dim=128, block_size=32, attention=one).cuda() for one in ("sdpa", name))
     expected = exact(z, t, clean=x)
     with torch.autocast("cuda", torch.bfloat16):
-        said = model(z, t, clean=x)
+        logits = model(z, t, clean=x)
         with torch.no_grad():
             cache = model.prefill(x[:, 64:192], model.prefill(x[:, :64]))
             window = model.extend(z[:, 192:224], t[:, 192:224], cache)
-    for ours, wanted in ((said, expected), (window, expected[:, 192:224])):
+    for ours, wanted in ((logits, expected), (window, expected[:, 192:224])):
         assert (ours - wanted).float().square().mean().sqrt() < 0.03 * wanted.std()
-    said.float().square().mean().backward()
+    logits.float().square().mean().backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 

@@ -13,7 +13,7 @@ PARENTS = [[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]]  # 11 words, 2 clusters, and the m
 
 
 def table(model) -> torch.Tensor:
-    """What every state looks like, (S, D)."""
+    """Hidden vector of every state, (S, D)."""
     return model.embedding(torch.arange(STATES)[None])[0]
 
 
@@ -75,7 +75,7 @@ def test_bfloat16_tables_give_the_same_means():
     assert model(*inputs()).isfinite().all()
 
 
-def test_a_cluster_learns_what_its_words_do_not_say():
+def test_a_cluster_has_a_vector_beyond_those_of_its_tokens():
     """The gradient of a cluster's embedding reaches its own row whole, and each of its n words by 1/n."""
     model = trained(parents=PARENTS)
     model.embedding(torch.tensor([[WORDS + 1]])).sum().backward()
@@ -165,6 +165,6 @@ def test_the_auxiliary_head_is_trained_along_and_changes_no_word():
     assert model.head.weight.grad is None
 
 
-def test_without_an_auxiliary_head_it_says_so():
+def test_without_an_auxiliary_head_the_error_names_it():
     with pytest.raises(ValueError, match="num_clusters=0"):
         build().with_clusters(*inputs())

@@ -1,4 +1,4 @@
-"""``ddlib_models.hub``: what is loaded says what the model's own code says, at words and nowhere else."""
+"""``ddlib_models.hub``: a loaded model returns the logits of the model's own code at tokens, -inf elsewhere."""
 
 import pytest
 import torch
@@ -29,32 +29,32 @@ def test_logits_are_those_of_the_model_itself(folders, kind):
     assert (process.vocab_size, process.num_states) == (TOKENS, TOKENS + 1) and len(tokenizer) == TOKENS
     assert special.mask == MASK and special.undrawn == (MASK,) and special.ends == ()
     z, t = states(TOKENS), torch.rand(3)
-    said = denoiser(z, t)
+    found = denoiser(z, t)
     own = AutoModelForMaskedLM.from_pretrained(folders[kind]).eval()(ids(z, TOKENS)).logits[..., :TOKENS]
     drawn = torch.arange(TOKENS) != MASK
-    torch.testing.assert_close(said[..., drawn], own[..., drawn], rtol=1e-5, atol=1e-5)
-    assert bool((said[..., MASK] == -torch.inf).all())
+    torch.testing.assert_close(found[..., drawn], own[..., drawn], rtol=1e-5, atol=1e-5)
+    assert bool((found[..., MASK] == -torch.inf).all())
     assert isinstance(denoiser, SplitDenoiser) and isinstance(denoiser, OwnTimes)
     weight, bias = denoiser.words()
-    torch.testing.assert_close(denoiser.features(z, t) @ weight.T + bias, said)
-    torch.testing.assert_close(denoiser(z, torch.rand(3, 6)), said)
+    torch.testing.assert_close(denoiser.features(z, t) @ weight.T + bias, found)
+    torch.testing.assert_close(denoiser(z, torch.rand(3, 6)), found)
 
 
 @KINDS
 @torch.no_grad()
-def test_a_row_behind_padding_is_told_what_it_is_told_alone(folders, kind):
+def test_a_row_behind_padding_has_the_logits_of_the_row_alone(folders, kind):
     _, denoiser, _, _ = hub.load(folders[kind])
     z, left = states(TOKENS), torch.tensor([0, 2, 5])
-    said = denoiser.padded(left)(z, torch.rand(3))
+    logits = denoiser.padded(left)(z, torch.rand(3))
     for row, start in enumerate(left.tolist()):
         alone = denoiser(z[row : row + 1, start:], torch.rand(1))
-        torch.testing.assert_close(said[row : row + 1, start:], alone, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(logits[row : row + 1, start:], alone, rtol=1e-5, atol=1e-5)
     other = torch.where(torch.arange(6) < left[:, None], 7, z)
     seen = torch.arange(6) >= left[:, None]
-    assert torch.equal(denoiser.padded(left)(other, torch.rand(3))[seen], said[seen])
+    assert torch.equal(denoiser.padded(left)(other, torch.rand(3))[seen], logits[seen])
 
 
-def test_a_bound_is_that_of_a_vocabulary_without_what_is_no_word(folders):
+def test_a_bound_is_that_of_the_vocabulary_without_undrawn_tokens(folders):
     """Ids that are no words could as well not be there."""
     process, denoiser, _, _ = hub.load(folders["bert"])
     drawn = torch.tensor([i for i in range(TOKENS) if i != MASK])
@@ -76,7 +76,7 @@ def test_a_bound_is_that_of_a_vocabulary_without_what_is_no_word(folders):
 @pytest.mark.usefixtures("checked_in_full")
 @settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from([1e-9, 1e-3, 0.4, 1 - 1e-3, 1 - 1e-9]), st.data())
-def test_what_is_no_word_could_as_well_not_be_there(seed, time, data):
+def test_undrawn_tokens_have_no_effect(seed, time, data):
     """The bound's integrand, and the probability of a text in the order of confidence, at float64."""
     size = data.draw(st.integers(3, 8))
     undrawn = data.draw(st.sets(st.integers(0, size - 1), max_size=size - 2))
@@ -104,7 +104,7 @@ def test_what_is_no_word_could_as_well_not_be_there(seed, time, data):
     torch.testing.assert_close(logp[0].log_likelihood, logp[1].log_likelihood)
 
 
-def test_the_bound_of_a_text_with_what_is_no_word_is_refused(folders):
+def test_the_bound_of_a_text_with_undrawn_tokens_is_refused(folders):
     process, denoiser, _, _ = hub.load(folders["bert"])
     with pytest.raises(ValueError, match=r"z holds id 4, the token '\[MASK\]', which is no word"):
         dd.bound(process, denoiser, torch.full((4, 8), MASK))
@@ -117,7 +117,7 @@ KNOBS = [{}, dict(temperature=0.3, top_p=0.9), dict(temperature=0.0), dict(top_k
 
 @pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("name", slow_but(SAMPLERS, "ancestral", "confidence"))
-def test_no_sampler_draws_what_is_no_word(folders, name):
+def test_no_sampler_draws_an_undrawn_token(folders, name):
     special = hub.load(folders["bert"]).special
     process = dd.presets.mdlm(TOKENS)
     table = torch.randn(TOKENS + 1, TOKENS, generator=torch.Generator().manual_seed(0))

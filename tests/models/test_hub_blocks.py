@@ -71,21 +71,21 @@ def published(folder, kind):
 
 def by_hand(network, z: torch.Tensor, size: int, shift: int) -> torch.Tensor:
     """Logits of each position, one call per block: that block and those before it, and nothing else."""
-    length, said = z.shape[1], []
+    length, parts = z.shape[1], []
     for start in range(0, length, size or length):
         end = min(start + (size or length), length)
         block = torch.arange(end) // (size or length)
         seen = (block[:, None] >= block)[None, None].expand(len(z), 1, -1, -1)
         logits = network(input_ids=z[:, :end], attention_mask=seen, use_cache=False).logits[..., :TOKENS]
         moved = torch.cat([logits[:, :shift], logits[:, : end - shift]], 1)
-        said.append(moved[:, start:])
-    return torch.cat(said, 1)
+        parts.append(moved[:, start:])
+    return torch.cat(parts, 1)
 
 
-def far(said: torch.Tensor, own: torch.Tensor) -> float:
+def far(logits: torch.Tensor, own: torch.Tensor) -> float:
     drawn = torch.arange(own.shape[-1]) != MASK
-    assert bool((said[..., MASK] == -torch.inf).all())
-    return float((said - own)[..., drawn].abs().max())
+    assert bool((logits[..., MASK] == -torch.inf).all())
+    return float((logits - own)[..., drawn].abs().max())
 
 
 def check_sampling(process, denoiser):
@@ -104,13 +104,13 @@ def test_logits_are_those_of_the_native_class_under_their_mask_and_shift(tmp_pat
     assert (process.num_states, special.mask, special.undrawn) == (TOKENS + 1, MASK, (MASK,))
     assert getattr(denoiser, "block_size", 0) == size and isinstance(denoiser, BlockDenoiser if size else SplitDenoiser)
     z, t = states(TOKENS, length=LENGTH), torch.rand(3)
-    said = denoiser(z, t)
-    assert far(said, by_hand(network, ids(z, TOKENS), size, shift)) < 1e-5
+    found = denoiser(z, t)
+    assert far(found, by_hand(network, ids(z, TOKENS), size, shift)) < 1e-5
     others = {(0, 0), (0, 1), (2, 0), (2, 1), (SIZE, 0), (SIZE, 1)} - {(size, shift)}
-    for wrong in others:  # a mask or a shift that is not theirs is told apart
-        assert far(said, by_hand(network, ids(z, TOKENS), *wrong)) > 1e-2, wrong
+    for wrong in others:  # another mask or shift gives other logits
+        assert far(found, by_hand(network, ids(z, TOKENS), *wrong)) > 1e-2, wrong
     causal = network(input_ids=ids(z, TOKENS), use_cache=False).logits[..., :TOKENS]
-    assert far(said, causal) > 1e-2
+    assert far(found, causal) > 1e-2
 
 
 @pytest.mark.parametrize("kind", slow_but([kind for kind, (*_, size, _) in KINDS.items() if size], "fast_dllm"))
@@ -122,11 +122,11 @@ def test_blocks_are_prefilled_and_extended(tmp_path, kind):
     z, t = states(TOKENS, length=LENGTH), torch.rand(3)
     x = torch.where(z == TOKENS, MASK + 1, z)
     cache = denoiser.prefill(x[:, SIZE : 2 * SIZE], denoiser.prefill(x[:, :SIZE]))
-    said = denoiser.extend(z[:, 2 * SIZE :], t, cache)
+    logits = denoiser.extend(z[:, 2 * SIZE :], t, cache)
     mixed = torch.cat([x[:, : 2 * SIZE], z[:, 2 * SIZE :]], 1)
     own = by_hand(network, ids(mixed, TOKENS), size, shift)[:, 2 * SIZE :]
-    assert far(said, own) < 1e-5
-    torch.testing.assert_close(denoiser(z, t, clean=x)[:, 2 * SIZE :], said, rtol=1e-5, atol=1e-5)
+    assert far(logits, own) < 1e-5
+    torch.testing.assert_close(denoiser(z, t, clean=x)[:, 2 * SIZE :], logits, rtol=1e-5, atol=1e-5)
     check_sampling(hub.load(tmp_path).process, denoiser)
 
 
@@ -195,11 +195,11 @@ def test_llada2_is_read_by_code_that_is_trusted_in_blocks_of_32(tmp_path, monkey
         assert far(denoiser(z, t), by_hand(network, ids(z, TOKENS), *wrong)) > 1e-2
     x = torch.where(z == TOKENS, MASK + 1, z)
     mixed = torch.cat([x[:, :32], z[:, 32:]], 1)
-    said = denoiser.extend(z[:, 32:], t, denoiser.prefill(x[:, :32]))
-    torch.testing.assert_close(said, denoiser(mixed, t)[:, 32:], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(denoiser(z, t, clean=x)[:, 32:], said, rtol=1e-5, atol=1e-5)
+    found = denoiser.extend(z[:, 32:], t, denoiser.prefill(x[:, :32]))
+    torch.testing.assert_close(found, denoiser(mixed, t)[:, 32:], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(denoiser(z, t, clean=x)[:, 32:], found, rtol=1e-5, atol=1e-5)
     some = denoiser.prefill(x[:, :32]).rows(torch.tensor([2, 0]))
-    torch.testing.assert_close(denoiser.extend(z[[2, 0], 32:], t[:2], some), said[[2, 0]], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(denoiser.extend(z[[2, 0], 32:], t[:2], some), found[[2, 0]], rtol=1e-5, atol=1e-5)
     sampler = dd.build("samplers", hub.families()["llada2"]().decoding)
     drawn = dd.sample(process, denoiser, (2, 64), sampler, steps=32, pace=dd.paces.Blocks(32), temperature=0.0)
     assert not bool((drawn == MASK).any())
@@ -229,17 +229,17 @@ def nemotron(folder):
 
 def behind_causal(network, z, first=True, context=True):
     """Logits block by block: its positions see all before its end, those in front of it what is before them."""
-    length, said = z.shape[1], []
+    length, found = z.shape[1], []
     for start in range(0, length, SIZE):
         end = min(start + SIZE, length)
         index = torch.arange(end)
         before = index if context else index // SIZE
         seen = ((before[:, None] >= before) | (index[:, None] >= start))[None, None].expand(len(z), 1, -1, -1)
         logits = network(input_ids=z[:, :end], attention_mask=seen, use_cache=False).logits[..., :TOKENS]
-        said.append(logits[:, start:].clone())
+        found.append(logits[:, start:].clone())
         if start and first:
-            said[-1][:, 0] = logits[:, start - 1]
-    return torch.cat(said, 1)
+            found[-1][:, 0] = logits[:, start - 1]
+    return torch.cat(found, 1)
 
 
 @torch.no_grad()
@@ -248,10 +248,10 @@ def test_nemotron_reads_blocks_behind_a_causal_context(tmp_path):
     process, denoiser, _, special = hub.load(tmp_path)
     assert isinstance(denoiser, BlockDenoiser) and (denoiser.block_size, special.mask) == (SIZE, MASK)
     z, t = states(TOKENS, length=LENGTH), torch.rand(3)
-    said = denoiser(z, t)
-    assert far(said, behind_causal(network, ids(z, TOKENS))) < 1e-5
+    found = denoiser(z, t)
+    assert far(found, behind_causal(network, ids(z, TOKENS))) < 1e-5
     for wrong in (dict(first=False), dict(context=False)):
-        assert far(said, behind_causal(network, ids(z, TOKENS), **wrong)) > 1e-2
+        assert far(found, behind_causal(network, ids(z, TOKENS), **wrong)) > 1e-2
     x = torch.where(z == TOKENS, MASK + 1, z)
     for done in (0, SIZE, 2 * SIZE):
         mixed = torch.cat([x[:, :done], z[:, done:]], 1)

@@ -1,4 +1,4 @@
-"""DiffusionGemma: what its own forward says, block by block, and what it is shown of what it said."""
+"""DiffusionGemma: logits of the original forward, block by block, and self-conditioning on the last logits."""
 
 import pytest
 import torch
@@ -37,16 +37,16 @@ def test_logits_are_those_of_the_model_itself(theirs):
     assert isinstance(denoiser, BlockDenoiser) and not isinstance(denoiser, SplitDenoiser)
     assert (denoiser.block_size, denoiser.parameterization) == (SIZE, "posterior")
     x, z = draw(3, 10), draw(3, 10)
-    for words, told in ((z, {}), (x, dict(clean=x))):
-        said = denoiser(z, torch.rand(3), **told)
+    for words, kwargs in ((z, {}), (x, dict(clean=x))):
+        found = denoiser(z, torch.rand(3), **kwargs)
         for start in (0, 4, 8):
             prefix = front(words)[:, : 1 + start]
             want = own(input_ids=prefix, decoder_input_ids=z[:, start : start + SIZE]).logits
-            torch.testing.assert_close(said[:, start : start + SIZE], want, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(found[:, start : start + SIZE], want, rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
-def test_a_cache_says_what_the_whole_says(theirs):
+def test_a_cache_gives_the_logits_of_the_whole_sequence(theirs):
     denoiser = hub.load(theirs[0]).denoiser
     x, z, t = draw(3, 8), draw(3, 6), torch.rand(3)
     whole = denoiser(torch.cat([x, z], 1), t)[:, 8:]
@@ -60,7 +60,7 @@ def test_a_cache_says_what_the_whole_says(theirs):
 
 
 @torch.no_grad()
-def test_it_is_shown_what_it_said_last_of_the_same_rows(theirs):
+def test_its_input_holds_its_last_logits_of_the_same_rows(theirs):
     folder, own = theirs
     denoiser = hub.load(folder).denoiser
     x, z, t = draw(3, 4), draw(3, 4), torch.rand(3)
@@ -110,10 +110,10 @@ def test_prompts_of_several_lengths_stand_in_one_batch(theirs):
     prompt, z, t, left = front(draw(3, 6)), draw(3, 4), torch.rand(3), torch.tensor([0, 2, 5])
     options = dict(steps=3, pace=dd.paces.Blocks(SIZE), parameterization="posterior")
     padded = denoiser.after(prompt, left)
-    said, words = padded(z, t), dd.sample(process, padded, (3, 8), seeds=[0, 1, 2], **options)
+    logits, words = padded(z, t), dd.sample(process, padded, (3, 8), seeds=[0, 1, 2], **options)
     for row, start in enumerate(left.tolist()):
         alone = denoiser.after(prompt[row : row + 1, start:])
-        torch.testing.assert_close(said[row : row + 1], alone(z[row : row + 1], t[:1]), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(logits[row : row + 1], alone(z[row : row + 1], t[:1]), rtol=1e-4, atol=1e-5)
         assert torch.equal(words[row : row + 1], dd.sample(process, alone, (1, 8), seeds=[row], **options))
     with pytest.raises(ValueError, match=r"left is .*: must be at least 0 and leave a word of 7"):
         denoiser.after(prompt, left + 2)

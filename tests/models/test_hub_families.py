@@ -46,23 +46,23 @@ LLADA = dict(
 
 
 def unmasked(network: nn.Module, z: torch.Tensor, size: int = 0, words: int = TOKENS) -> torch.Tensor:
-    """The logits of a causal class without its causality, another way: a mask of who is seen, of booleans."""
+    """The logits of a causal class without its causality, another way: a boolean attention mask."""
     index = torch.arange(z.shape[1])
     seen = index[:, None] // size >= index // size if size else torch.ones(len(index), len(index), dtype=torch.bool)
     return network.eval()(input_ids=z, attention_mask=seen[None, None].expand(len(z), 1, -1, -1)).logits[..., :words]
 
 
-def compare(said: torch.Tensor, own: torch.Tensor) -> None:
+def compare(logits: torch.Tensor, own: torch.Tensor) -> None:
     drawn = torch.arange(own.shape[-1]) != MASK
-    torch.testing.assert_close(said[..., drawn], own[..., drawn], rtol=1e-5, atol=1e-5)
-    assert bool((said[..., MASK] == -torch.inf).all())
+    torch.testing.assert_close(logits[..., drawn], own[..., drawn], rtol=1e-5, atol=1e-5)
+    assert bool((logits[..., MASK] == -torch.inf).all())
 
 
 @pytest.mark.parametrize("kind", slow_but(CAUSAL, "llama", "qwen3"))
 @torch.no_grad()
 def test_a2d_is_the_causal_class_without_its_mask(tmp_path, kind):
     folder = save(tmp_path, CAUSAL[kind]())
-    if kind == "qwen3":  # stock weights under a name of their own
+    if kind == "qwen3":  # stock weights under another name
         change(folder, model_type="a2d-qwen3", architectures=["A2DQwen3LMHeadModel"], auto_map={"AutoModel": "x.Y"})
     process, denoiser, _, special = hub.load(folder)
     words = TOKENS + (kind == "qwen2")  # whose class of tokenizers adds the end of a text
@@ -167,7 +167,7 @@ OPTIONS += [("scale_logits", True)]
 
 
 @pytest.mark.parametrize(("key", "value"), slow_but(OPTIONS, ("attention_layer_norm", True)))
-def test_what_llama_has_not_is_refused(tmp_path, key, value):
+def test_features_beyond_llama_are_refused(tmp_path, key, value):
     write_llada(tmp_path)
     with pytest.raises(
         PermissionError, match=rf"{key}={value!r}: must be .* modeling_llada.LLaDAModelLM, then say trust"
@@ -197,11 +197,11 @@ def write_dream(folder, **changes):
     (folder / "vocab.json").write_text(json.dumps(tokens))
     (folder / "merges.txt").write_text("#version: 0.2\n")
     added = {str(i): dict(content=token, special=True) for token, i in list(tokens.items())[TOKENS:]}
-    told = dict(
+    config = dict(
         tokenizer_class="DreamTokenizer", auto_map={"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]}
     )
-    told |= dict(mask_token="<|mask|>", eos_token="<|endoftext|>", added_tokens_decoder=added)
-    (folder / "tokenizer_config.json").write_text(json.dumps(told))
+    config |= dict(mask_token="<|mask|>", eos_token="<|endoftext|>", added_tokens_decoder=added)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return network
 
 
@@ -216,8 +216,8 @@ def test_dream_is_qwen_one_position_to_the_right(tmp_path):
     own = unmasked(network, torch.where(z == words, TOKENS, z), words=words)
     want = torch.cat([own[:, :1], own[:, :-1]], 1)
     drawn = torch.arange(words) != TOKENS
-    said = denoiser(z, torch.rand(3))
-    torch.testing.assert_close(said[..., drawn], want[..., drawn], rtol=1e-5, atol=1e-5)
+    logits = denoiser(z, torch.rand(3))
+    torch.testing.assert_close(logits[..., drawn], want[..., drawn], rtol=1e-5, atol=1e-5)
     left = torch.tensor([0, 3, 1])
     padded = denoiser.padded(left)(z, torch.rand(3))
     for row, start in enumerate(left.tolist()):
@@ -234,7 +234,7 @@ def test_another_dream_is_refused(tmp_path):
 
 
 class Copies(nn.Module):
-    """A network that says of every position the word of the one at this distance to the right."""
+    """A network that predicts at every position the token at this distance to the right."""
 
     def __init__(self, words: int, to_the_right: int):
         super().__init__()
@@ -246,19 +246,19 @@ class Copies(nn.Module):
 
 
 @pytest.mark.parametrize("shift", [0, 1, 2])
-def test_a_shift_is_told_from_none_by_a_network_that_copies(shift):
-    """It knows its left neighbour's word one position early: only the right shift makes it the position's own."""
+def test_a_copying_network_detects_the_shift(shift):
+    """Its predictions are one position early: only the right shift aligns them with the positions."""
     special = hub.Special(9, None, None, None, None, None, (), ())
     z = torch.arange(6)[None]
-    said = hub.Adapted(Copies(9, shift), special, shift)(z, torch.zeros(1)).argmax(-1)
-    assert said[0, shift:].tolist() == z[0, shift:].tolist()
-    assert said[0, :shift].tolist() == z[0, shift : 2 * shift].tolist()  # the first stay where they stand
+    predicted = hub.Adapted(Copies(9, shift), special, shift)(z, torch.zeros(1)).argmax(-1)
+    assert predicted[0, shift:].tolist() == z[0, shift:].tolist()
+    assert predicted[0, :shift].tolist() == z[0, shift : 2 * shift].tolist()  # the first stay where they stand
     wrong = hub.Adapted(Copies(9, shift), special, shift + 1)(z, torch.zeros(1)).argmax(-1)
     assert wrong[0, shift + 1 :].tolist() != z[0, shift + 1 :].tolist()
 
 
 @pytest.mark.parametrize("tree", slow_but([None, [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]]], None))
-def test_what_ddlib_wrote(tmp_path, tree):
+def test_folders_written_by_ddlib(tmp_path, tree):
     torch.manual_seed(0)
     model = scatter(DiT(num_states=12, vocab_size=11, dim=16, depth=2, heads=2, cond_dim=8, tree=tree))
     write_tokenizer(tmp_path / "tokens", None, 11)
@@ -269,7 +269,7 @@ def test_what_ddlib_wrote(tmp_path, tree):
     assert dd.sample(process, denoiser, (2, 5), steps=4, parameterization=denoiser.parameterization).shape == (2, 5)
 
 
-def test_what_ddlib_wrote_of_other_noise(tmp_path):
+def test_folders_of_ddlib_with_other_noise(tmp_path):
     DiT(num_states=14, vocab_size=11, dim=16, depth=1, heads=2).save_pretrained(tmp_path / "ours")
     with pytest.raises(ValueError, match=r"num_states=14, vocab_size=11: only a network of words and a mask tells its"):
         hub.load(tmp_path / "ours")

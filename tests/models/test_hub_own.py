@@ -58,8 +58,8 @@ def family() -> hub.Family:
 def theirs(tmp_path):
     """A folder whose network is code beside the weights."""
     (tmp_path / "their_code.py").write_text(textwrap.dedent(THEIR_CODE))
-    told = {"AutoConfig": "their_code.TheirConfig", "AutoModelForMaskedLM": "their_code.TheirModel"}
-    config = dict(model_type="theirs", architectures=["TheirModel"], auto_map=told, vocab_size=20, dim=8)
+    classes = {"AutoConfig": "their_code.TheirConfig", "AutoModelForMaskedLM": "their_code.TheirModel"}
+    config = dict(model_type="theirs", architectures=["TheirModel"], auto_map=classes, vocab_size=20, dim=8)
     (tmp_path / "config.json").write_text(json.dumps(config))
     embed, head = scatter(nn.Embedding(20, 8)), scatter(nn.Linear(8, 20), 1)
     weights = {"embed.weight": embed.weight, "head.weight": head.weight, "head.bias": head.bias}
@@ -79,8 +79,8 @@ def test_code_of_a_repository_runs_only_when_it_is_trusted(theirs, monkeypatch, 
     _, denoiser, _, _ = hub.load(folder, family=family(), trust=True)
     z = states(TOKENS)
     x = embed(ids(z, TOKENS))
-    said = head((x + x.sum(1, keepdim=True)).tanh())[..., :TOKENS]
-    want = torch.cat([said[:, :1], said[:, :-1]], 1)
+    logits = head((x + x.sum(1, keepdim=True)).tanh())[..., :TOKENS]
+    want = torch.cat([logits[:, :1], logits[:, :-1]], 1)
     drawn = torch.arange(TOKENS) != MASK
     torch.testing.assert_close(denoiser(z, torch.rand(3))[..., drawn], want[..., drawn], rtol=1e-5, atol=1e-5)
     alone = denoiser(z[1:2, 2:], torch.rand(1))
@@ -88,7 +88,7 @@ def test_code_of_a_repository_runs_only_when_it_is_trusted(theirs, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_what_llama_has_not_is_read_by_code_that_is_trusted(theirs, monkeypatch, tmp_path):
+def test_features_beyond_llama_are_read_by_trusted_code(theirs, monkeypatch, tmp_path):
     folder, _, _ = theirs
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "cache"))
     code = (folder / "their_code.py").read_text().replace('"theirs"', '"llada"')
@@ -99,7 +99,7 @@ def test_what_llama_has_not_is_read_by_code_that_is_trusted(theirs, monkeypatch,
     assert isinstance(hub.load(folder, trust=True).denoiser.network, hub.networks.Remote)
 
 
-def test_a_family_of_ones_own_is_an_entry_point(tmp_path, monkeypatch):
+def test_a_custom_family_is_an_entry_point(tmp_path, monkeypatch):
     save(tmp_path, llama())
     change(tmp_path, model_type="a2d-mine")
 
@@ -132,7 +132,7 @@ def test_a_causal_class_that_stays_causal(tmp_path):
 
 
 class Causal(nn.Module):
-    """Says what it has seen so far, whatever it is told; by blocks, or none."""
+    """Causal network that ignores the attention mask; by blocks, or none."""
 
     own_times = True
 
@@ -153,15 +153,15 @@ SEEN = [
 ]
 
 
-@pytest.mark.parametrize(("ahead", "size", "said"), slow_but(SEEN, SEEN[0], SEEN[2]))
-def test_who_sees_whom_is_asked_at_load(tmp_path, ahead, size, said):
+@pytest.mark.parametrize(("ahead", "size", "message"), slow_but(SEEN, SEEN[0], SEEN[2]))
+def test_attention_is_probed_at_load(tmp_path, ahead, size, message):
     folder = save(tmp_path, llama())
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         hub.load(folder, family=hub.Family(lambda source: Causal(source, ahead)), block_size=size)
 
 
 @pytest.mark.slow
-def test_half_precision_says_float32(tmp_path):
+def test_half_precision_returns_float32(tmp_path):
     folder = save(tmp_path, llama())
     whole, half = hub.load(folder).denoiser, hub.load(folder, dtype=torch.bfloat16).denoiser
     z, t = states(TOKENS), torch.rand(3)
@@ -171,7 +171,7 @@ def test_half_precision_says_float32(tmp_path):
     assert not bool((words == MASK).any())
 
 
-def test_what_ends_a_text(tmp_path):
+def test_endings_of_a_text(tmp_path):
     folder = save(tmp_path, llama(), eos_token="w9", pad_token="w8")
     (folder / "generation_config.json").write_text(json.dumps(dict(eos_token_id=[9, 7])))
     special = hub.load(folder).special

@@ -1,4 +1,4 @@
-"""``leave_one_out_probe``: 0 of the law that a network says, by enumeration of a joint law of two words."""
+"""``leave_one_out_probe``: 0 for the distribution that a network returns, enumerated for two tokens."""
 
 import pytest
 import torch
@@ -26,22 +26,22 @@ BEST = {"cavity": exact_cavity, "posterior": exact_posterior}
 @pytest.mark.parametrize("kind", slow_but(PROCESSES, "uniform"))
 @settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 2**31), st.one_of(st.floats(0.05, 0.95), st.sampled_from([1e-3, 1 - 1e-3])))
-def test_the_best_networks_are_told_apart(kind, seed, time):
+def test_the_probe_separates_cavity_from_posterior(kind, seed, time):
     generator, process = torch.Generator().manual_seed(seed), PROCESSES[kind]
     joint = torch.rand(V, V, generator=generator, dtype=torch.float64) + 0.1
     joint = joint / joint.sum()
     x, t = torch.randint(V, (16, 2), generator=generator), torch.full((16,), time, dtype=torch.float64)
-    for law in ("cavity", "posterior"):
-        found = leave_one_out_probe(process, BEST[law](process, joint), x, t, generator=generator)
-        other = {"cavity": "posterior", "posterior": "cavity"}[law]
-        assert float(getattr(found, law).max()) < 1e-6 and found.cavity.shape == (16, 4)
+    for meaning in ("cavity", "posterior"):
+        found = leave_one_out_probe(process, BEST[meaning](process, joint), x, t, generator=generator)
+        other = {"cavity": "posterior", "posterior": "cavity"}[meaning]
+        assert float(getattr(found, meaning).max()) < 1e-6 and found.cavity.shape == (16, 4)
         if 0.05 <= time <= 0.95:
-            assert float(getattr(found, other).mean()) > 1e-3 and found.parameterization == law
+            assert float(getattr(found, other).mean()) > 1e-3 and found.parameterization == meaning
     assert "read as posterior it moves by 0.0000" in repr(found)
 
 
 def test_networks_that_look_and_that_do_not():
-    """Of a toy whose own token is taken out of its sum nothing moves, of a DiT it does."""
+    """For a toy that excludes its own token from its sum nothing moves, for a DiT it does."""
     process = dd.processes.Uniform(11, dd.schedules.Linear())
     x, t = torch.randint(11, (8, 5)), torch.full((8,), 0.5)
     table = torch.randn(11, 11, generator=torch.Generator().manual_seed(0))
@@ -54,7 +54,7 @@ def test_networks_that_look_and_that_do_not():
     assert float(leave_one_out_probe(process, looking, x, t).cavity.mean()) > 0.01
 
 
-def test_of_masks_there_is_nothing_to_tell():
+def test_the_probe_refuses_masks_and_times_per_position():
     x, t = torch.zeros(2, 3, dtype=torch.int64), torch.full((2,), 0.5)
     with pytest.raises(ValueError, match=r"process has 1 states that every word may have become, must have two"):
         leave_one_out_probe(dd.presets.mdlm(V), lambda z, t: torch.zeros(*z.shape, V), x, t)

@@ -1,4 +1,4 @@
-"""What ``hub.load`` refuses, by name, before anything is drawn."""
+"""Errors of ``hub.load``, raised before anything is drawn."""
 
 import shutil
 import sys
@@ -105,7 +105,7 @@ def test_fewer_rows_than_tokens(bert):
     refused(r"vocab_size=20 of config.json, and the tokenizer's ids run to 24 \(w20, w21, w22\): each must", bert)
 
 
-def test_what_a_family_has_not(bert):
+def test_options_that_a_family_lacks_are_refused(bert):
     refused(r"block_size=3: .*bert is a MaskedLM, which has blocks of 0", bert, block_size=3)
     refused(
         r"mask=4: must be None, .* whose tokenizer has no mask",
@@ -115,7 +115,7 @@ def test_what_a_family_has_not(bert):
     )
 
 
-def test_without_transformers_it_says_what_to_install(bert, monkeypatch):
+def test_without_transformers_the_error_names_the_package_to_install(bert, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     for name in (bert, "somewhere"):
         refused(r"ddlib_models.hub needs transformers: pip install 'ddlib\[hf\]'", name, error=ModuleNotFoundError)

@@ -17,7 +17,7 @@ V, L = 7, 12
 
 
 class Table(torch.nn.Module):
-    """A network whose law at a position depends on the position and on all other states; it may stand to the left."""
+    """A network whose logits at a position depend on the position and on all other states; it may stand to the left."""
 
     def __init__(self, shift: int = 0):
         super().__init__()
@@ -32,7 +32,7 @@ class Table(torch.nn.Module):
 
 
 class Unshifted(torch.nn.Module):
-    """The same, which says nothing of its shift, as a network of others."""
+    """The same without an attribute for its shift, as a third-party network."""
 
     def __init__(self, shift):
         super().__init__()
@@ -87,15 +87,15 @@ SCORES = {
 
 
 def dream(x, steps, score, eps=1e-3):
-    """Of the masks left a share 1 - s / t, rounded down, of the times from 1 to eps; all of them in the last step."""
+    """A share 1 - s / t of the remaining masks, rounded down, at the times from 1 to eps; all in the last step."""
     x, network, times, came = x.clone(), Table(1), torch.linspace(1, eps, steps + 1), []
     for i in range(steps):
         masks = (x == V).nonzero()[:, 1]
         logits = network(x, None)
-        law = torch.cat([logits[:, :1], logits[:, :-1]], 1)[0, masks].softmax(-1)
+        probs = torch.cat([logits[:, :1], logits[:, :-1]], 1)[0, masks].softmax(-1)
         share = float(1 - times[i + 1] / times[i]) if i < steps - 1 else 1
-        best = score(law).topk(int(len(masks) * share)).indices
-        x[0, masks[best]] = law[best].argmax(-1)
+        best = score(probs).topk(int(len(masks) * share)).indices
+        x[0, masks[best]] = probs[best].argmax(-1)
         came.append(len(best))
     return x, came
 

@@ -30,7 +30,7 @@ def content(folder) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
-def test_an_intact_folder_tells_its_facts(tmp_path):
+def test_an_intact_folder_has_its_facts(tmp_path):
     write_manifest(fill(tmp_path), {"class": "Small", "step": 7, "losses": (1.5, 2)})
     assert check_manifest(tmp_path) == {"class": "Small", "step": 7, "losses": [1.5, 2]}
     assert sorted(listed_files(tmp_path)) == sorted(FILES)
@@ -75,7 +75,7 @@ def test_all_files_at_fault_are_named_at_once(tmp_path):
         check_manifest(tmp_path)
 
 
-def test_what_no_loader_reads_may_lie_beside(tmp_path):
+def test_files_that_no_loader_reads_are_accepted(tmp_path):
     save(tmp_path)
     fill(tmp_path, {"notes.txt": b"mine", ".cache/huggingface/x.json": b"{}"})
     assert check_manifest(tmp_path) == {}
@@ -178,11 +178,11 @@ def test_neither_a_file_nor_a_damaged_save_is_overwritten(tmp_path):
 
 
 class Killed(BaseException):
-    """What no handler expects."""
+    """An exception that no handler expects."""
 
 
 def killed_at(step: int, monkeypatch):
-    """The process ends before its n-th rename or deletion, and nobody cleans up."""
+    """The process ends before its n-th rename or deletion, without cleanup."""
     done = 0
 
     def counted(call):
@@ -204,7 +204,7 @@ NEWER = {"config.json": b"[]", "new.json": b"{}"}
 
 
 @pytest.mark.parametrize("old", [False, True])
-def test_a_killed_save_leaves_the_old_one_or_what_is_refused(tmp_path, old):
+def test_a_killed_save_leaves_the_old_model_or_one_that_is_refused(tmp_path, old):
     outcomes = []
     for step in range(1, 20):
         folder = tmp_path / str(step)

@@ -147,7 +147,7 @@ def test_clusters_begin_at_the_mask_and_learn_apart(folders, kind):
 
 
 @kinds
-def test_what_is_tied_stays_tied_through_training_saving_and_loading(folders, tmp_path, kind):
+def test_tied_weights_stay_tied_through_training_saving_and_loading(folders, tmp_path, kind):
     process = dd.presets.hdlm(PARENTS)
     model = masked_lm(process.num_states, WORDS, str(folders[kind]))
     assert model.decoder.weight is model.network.get_input_embeddings().weight

@@ -1,4 +1,4 @@
-"""What ``masked_lm`` refuses, by name: sizes, mask tokens, lengths, networks and files that do not do."""
+"""Errors of ``masked_lm``: sizes, mask tokens, lengths, networks, unsuitable files."""
 
 import json
 import sys
@@ -86,7 +86,7 @@ def test_a_tokenizer_that_transformers_makes_up_is_not_believed(tmp_path, kind):
     assert masked_lm(WORDS + 1, WORDS, str(tmp_path), mask_token=4).mask_id == 4
 
 
-def test_what_is_no_masked_language_model_is_refused_by_name(tmp_path):
+def test_models_other_than_masked_language_models_are_refused_by_name(tmp_path):
     GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=ROWS)).save_pretrained(tmp_path / "gpt2")
     with pytest.raises(ValueError, match="no masked language model of model_type 'gpt2'"):
         masked_lm(WORDS + 1, WORDS, str(tmp_path / "gpt2"), mask_token=4)
@@ -149,7 +149,7 @@ def test_weights_that_are_missing_or_pickled_are_refused(tmp_path):
         masked_lm(WORDS + 1, WORDS, str(tmp_path / "pickled"), mask_token=4)
 
 
-def test_without_transformers_it_says_what_to_install(monkeypatch):
+def test_without_transformers_the_error_names_the_package_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'ddlib\[hf\]'"):
         masked_lm(WORDS + 1, WORDS, "somewhere")

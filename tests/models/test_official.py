@@ -90,7 +90,7 @@ def test_every_tensor_of_the_published_sizes_has_its_place(name, size):
     assert fingerprint(table) == expected["fingerprint"]
     tensors = {key: torch.empty(shape, device="meta") for key, shape in table.items()} | buffers(case, length=512)
     assert sum(tensors[key].numel() for key in table) == expected["parameters"]
-    load(case, tensors)  # refuses what it does not know and what it misses
+    load(case, tensors)  # refuses unknown and missing tensors
 
 
 def test_vocabularies_of_the_papers_need_no_arguments():
@@ -129,7 +129,7 @@ def test_bfloat16_stays_bfloat16(case):
     torch.testing.assert_close(logits(model, case).float(), logits(load(case), case), atol=0.1, rtol=0.01)
 
 
-def test_what_the_checkpoint_leaves_open_can_be_chosen():
+def test_options_that_the_checkpoint_leaves_open_can_be_chosen():
     model = load(TRAINING, pad_to=64, dropout=0.5)
     assert len(model.embedding.weight) == len(model.head.weight) == 128
     assert not model.training

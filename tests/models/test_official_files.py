@@ -31,18 +31,18 @@ GIDD_CONFIG = dict(model_type="dit", num_attention_heads=2, vocab_size=41)
 )
 def test_folders_and_hub_ids(tmp_path, monkeypatch, importer, case, config):
     tensors = {name: value for name, value in state(case).items() if name != "logit_bias"}
-    folder, asked = hub_folder(tmp_path / "hub", tensors, config), {}
+    folder, download = hub_folder(tmp_path / "hub", tensors, config), {}
 
     def snapshot_download(name, **arguments):
-        asked.update(arguments, name=name)
+        download.update(arguments, name=name)
         return str(folder)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     for source in (folder, str(folder), folder / "model.safetensors"):
         assert_same(importer(source), load(case))
     assert_same(importer("owner/name", revision="abc"), load(case))
-    assert (asked["name"], asked["revision"]) == ("owner/name", "abc")
-    assert {"model.safetensors", "config.json"} <= set(asked["allow_patterns"])
+    assert (download["name"], download["revision"]) == ("owner/name", "abc")
+    assert {"model.safetensors", "config.json"} <= set(download["allow_patterns"])
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".bin", ".ckpt"])
@@ -54,12 +54,12 @@ def test_files_of_torch(tmp_path, suffix):
 def noise(case: Case) -> dict[str, torch.Tensor]:
     prior = torch.full((case.tokens,), -1e3)
     prior[case.mask] = 0
-    told = {"log_prior": prior.log_softmax(0), "log_gamma": torch.tensor(0.0)}
-    return told | ({"cluster_dict": parents(case) + case.tokens} if case.clusters else {})
+    tensors = {"log_prior": prior.log_softmax(0), "log_gamma": torch.tensor(0.0)}
+    return tensors | ({"cluster_dict": parents(case) + case.tokens} if case.clusters else {})
 
 
 @pytest.mark.parametrize("name", [name for name, case in REDUCED.items() if case.rows == 128])
-def test_training_folders_tell_their_vocabulary(tmp_path, name):
+def test_training_folders_have_their_vocabulary(tmp_path, name):
     case = REDUCED[name]
     torch.save(state(case), tmp_path / "model.pt")
     torch.save(noise(case), tmp_path / "noise_schedule.pt")

@@ -114,7 +114,7 @@ def test_a_users_module_is_saved_with_its_arguments(tmp_path):
     assert "from saving import Small" in (tmp_path / "README.md").read_text()
 
 
-def test_a_subclass_keeps_what_the_class_can_save(tmp_path):
+def test_a_subclass_saves_the_arguments_of_the_class(tmp_path):
     class Mine(DiT):
         pass
 
@@ -266,7 +266,7 @@ def test_ties_cannot_be_made_or_cut_at_load(saved, tmp_path):
         DiT.from_pretrained(tmp_path / "tied", tied=False)
 
 
-def test_what_is_neither_a_folder_nor_an_id_is_said_so(tmp_path):
+def test_the_error_names_a_path_that_is_neither_a_folder_nor_an_id(tmp_path):
     for name in (tmp_path / "nowhere", "./nowhere", "a/b/c"):
         with pytest.raises(FileNotFoundError, match="neither a folder nor the id of a repository"):
             DiT.from_pretrained(name)

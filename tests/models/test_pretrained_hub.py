@@ -69,7 +69,7 @@ def test_save_can_publish_at_once(hub, tmp_path):
     assert same(Small.from_pretrained(tmp_path / "mine"), model)
 
 
-def test_what_else_a_repository_holds_is_left_there(hub):
+def test_other_files_of_a_repository_are_not_downloaded(hub):
     model = trained()
     model.push_to_hub("me/model")
     for name in ("README.md", "pytorch_model.bin", "other.safetensors"):

@@ -39,7 +39,7 @@ def rewrite(folder, changed):
 
 
 def refused(folder, message, error=ValueError):
-    """Both readers say so, that of backbones and ``hub.load``."""
+    """Both readers raise the error, that of backbones and ``hub.load``."""
     kind = json.loads((folder / "config.json").read_text())["model_type"]
     backbone = masked_lm if kind == "bert" else causal_lm
     with pytest.raises(error, match=message):
@@ -59,10 +59,10 @@ def test_a_weight_of_another_name_is_refused(folder):
     refused(folder, r"the weights do not fit \w+: the network has no foo\.bar$")
 
 
-def test_what_a_pretraining_has_beside_is_no_fault(bert):
+def test_additional_weights_of_a_pretraining_are_accepted(bert):
     """As BERT's own checkpoints are: a pooler, a head for the next sentence, positions that were once saved."""
     z, t = torch.arange(7)[None], torch.zeros(1)
-    told = masked_lm(WORDS + 1, WORDS, str(bert))(z, t)
+    expected = masked_lm(WORDS + 1, WORDS, str(bert))(z, t)
     both = BertForPreTraining.from_pretrained(bert)
     kept = {"bert.embeddings.position_ids": torch.arange(12)[None]}
     names = both.state_dict().keys()
@@ -70,7 +70,7 @@ def test_what_a_pretraining_has_beside_is_no_fault(bert):
     tied = load_file(bert / "model.safetensors").keys()
     beside = {k: v.clone() for k, v in both.state_dict().items() if "pooler" in k or "seq_relationship" in k}
     rewrite(bert, lambda w: {k: w[k] for k in tied} | beside | kept)
-    assert torch.equal(masked_lm(WORDS + 1, WORDS, str(bert))(z, t), told)
+    assert torch.equal(masked_lm(WORDS + 1, WORDS, str(bert))(z, t), expected)
 
 
 def test_a_pooler_of_roberta_is_no_fault(tmp_path):
@@ -108,13 +108,13 @@ def test_quantised_weights_in_one_of_several_files_are_refused(bert):
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage" * 10, None])
-def test_a_broken_file_is_told_by_its_path(folder, content):
+def test_the_error_names_the_path_of_a_broken_file(folder, content):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-99] if content is None else content)
     refused(folder, r"(bert|llama)/model\.safetensors: is broken or no file of safetensors: .*header")
 
 
-def test_a_broken_index_is_told_by_its_path(bert):
+def test_the_error_names_the_path_of_a_broken_index(bert):
     (bert / "model.safetensors").unlink()
     index = bert / "model.safetensors.index.json"
     for content, message in {
@@ -126,13 +126,13 @@ def test_a_broken_index_is_told_by_its_path(bert):
         refused(bert, rf"bert/model\.safetensors\.index\.json: {message}")
 
 
-def test_a_table_of_another_shape_is_told_with_both(folder):
+def test_the_error_names_both_shapes_of_a_table(folder):
     change(folder, vocab_size=30)
     refused(folder, r"weights do not fit \w+LM: .*embed\S+\.weight is \(20, 16\) and must be \(30, 16\)")
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
-def test_numbers_that_are_not_finite_are_told_with_their_tensor(folder, number):
+def test_the_error_names_the_tensor_of_numbers_that_are_not_finite(folder, number):
     last = re.compile(r"layers\.1\.mlp\.up_proj|layer\.1\.output\.dense\.weight")
     rewrite(folder, lambda w: {k: torch.full_like(v, number) if last.search(k) else v for k, v in w.items()})
     refused(folder, r"(bert|llama)'?: \S+\.1\.\S+\.weight holds numbers that are not finite")

@@ -52,7 +52,7 @@ def llama(folders, kind="llama", **how):
 
 
 def check_exact(model, z, t, start, stop):
-    """The window's logits are those of the whole sequence at the states that the cache is of, asked twice."""
+    """The window's logits are those of the whole sequence at the states that the cache is of, in two calls."""
     whole, here = model(z, t), slice(start, stop)
     cache, own = model.prefill_around(z, t, start, stop), t[:, here]
     for _ in range(2):
@@ -164,7 +164,7 @@ def test_gradients_of_a_window_reach_its_layers(folders):
 
 
 @pytest.mark.parametrize("name", ["dit", "llama"])
-def test_what_is_no_window_or_another_s_cache_is_refused_by_name(folders, name):
+def test_bad_windows_and_foreign_caches_are_refused_by_name(folders, name):
     model, z = (trained().double(), draw(STATES)) if name == "dit" else (llama(folders), draw(WORDS + 1))
     t = times(z)
     cache = model.prefill_around(z, t, 4, 7)
@@ -207,7 +207,7 @@ def test_refreshed_at_every_call_it_draws_the_same_tokens(folders, name, keep):
 def test_fewer_refreshes_evaluate_fewer_positions():
     process = dd.presets.mdlm(DIT_WORDS)
     model, seen = trained(num_states=process.num_states), []
-    model.blocks[0].mlp.register_forward_hook(lambda part, given, said: seen.append(given[0].shape[1]))
+    model.blocks[0].mlp.register_forward_hook(lambda part, given, out: seen.append(given[0].shape[1]))
     how = dict(pace=dd.paces.Blocks(4), steps=3, seeds=[1])
     for keep, expected in {
         True: [12] * 9,

@@ -3,7 +3,7 @@
 Most mutants die within milliseconds, of a refusal or a wrong shape, so cheap tests come first and the cases of one test
 function are spread out. Environment:
 
-DDLIB_MUTATION_EXAMPLES    examples per property, or "all" for what the tests ask for
+DDLIB_MUTATION_EXAMPLES    examples per property, or "all" for the number of each test
 DDLIB_MUTATION_CASES       cases per parametrised test outside of DISTINCT, or "all"
 DDLIB_MUTATION_LONGEST     seconds a test may have taken when it was timed, or "all"
 DDLIB_MUTATION_SHAPECHECK  "1" for the shape checks of every call, off otherwise: they double the time

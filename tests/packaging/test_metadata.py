@@ -1,4 +1,4 @@
-"""What a release says of itself: one version everywhere, a citation, a lower bound for whatever users install."""
+"""Metadata of a release: one version everywhere, a citation, a lower bound of every dependency."""
 
 import re
 import tomllib
@@ -22,7 +22,7 @@ def test_the_version_is_one():
     assert date.fromisoformat(str(citation["date-released"]))
 
 
-def test_the_citation_has_what_its_format_demands():
+def test_the_citation_has_the_required_fields():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     paper = citation["preferred-citation"]
     assert citation["cff-version"] == "1.2.0" and citation["license"] == PROJECT["license"]
@@ -30,7 +30,7 @@ def test_the_citation_has_what_its_format_demands():
     assert all(paper[key] for key in ("type", "title", "authors", "year"))
 
 
-def test_whatever_users_install_has_a_lower_bound():
+def test_every_dependency_has_a_lower_bound():
     extras = PROJECT["optional-dependencies"]
     wanted = PROJECT["dependencies"] + [one for name in extras.keys() - TOOLS for one in extras[name]]
     without = [one for one in wanted if not re.search(r"(>=|==)\s*\d", one)]

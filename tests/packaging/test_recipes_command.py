@@ -16,16 +16,16 @@ def held(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_they_are_laid_as_they_are_and_said(tmp_path, capsys):
+def test_recipes_are_copied_unchanged_and_their_path_is_printed(tmp_path, capsys):
     assert main(["recipes", str(tmp_path / "mine")]) == 0
     here = {name: text for name, text in held(ROOT / "recipes").items() if "__pycache__" not in name}
     assert held(tmp_path / "mine" / "recipes") == here and "train.py" in here and "visualization/page.html" in here
-    said = capsys.readouterr().out
-    assert str(tmp_path / "mine" / "recipes") in said and 'pip install "ddlib[recipes]"' in said
+    output = capsys.readouterr().out
+    assert str(tmp_path / "mine" / "recipes") in output and 'pip install "ddlib[recipes]"' in output
 
 
 @pytest.mark.parametrize("there", ["folder", "file"])
-def test_what_is_there_is_not_overwritten(there, tmp_path, capsys):
+def test_existing_files_are_not_overwritten(there, tmp_path, capsys):
     taken = tmp_path / "recipes"
     taken.mkdir() if there == "folder" else taken.write_text("mine")
     with pytest.raises(SystemExit) as end:
@@ -44,7 +44,7 @@ def test_a_place_that_cannot_be_one_is_named(tmp_path, capsys):
 
 
 def test_a_wheel_has_them_inside_and_comes_first(tmp_path, monkeypatch):
-    """As the wheel lays them: in ``ddlib/_data``. Beside it may be somebody else's package of that name."""
+    """As the wheel has them: in ``ddlib/_data``. Beside it may be another package of that name."""
     inside, beside = tmp_path / "ddlib" / "_data" / "recipes", tmp_path / "recipes"
     for folder, text in ((inside, "ours"), (beside, "theirs")):
         folder.mkdir(parents=True)
@@ -53,7 +53,7 @@ def test_a_wheel_has_them_inside_and_comes_first(tmp_path, monkeypatch):
     assert (lay_recipes(tmp_path / "mine") / "train.py").read_text() == "ours"
 
 
-def test_an_installation_without_them_says_so(tmp_path, monkeypatch):
+def test_the_error_names_an_installation_without_recipes(tmp_path, monkeypatch):
     monkeypatch.setattr(ddlib, "__file__", str(tmp_path / "ddlib" / "__init__.py"))
     with pytest.raises(FileNotFoundError, match="install ddlib from a wheel or take a checkout"):
         lay_recipes(tmp_path / "mine")

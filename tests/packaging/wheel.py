@@ -1,4 +1,4 @@
-"""What pip installs, tried as its users meet it: ``make wheel``, ``make lowest``.
+"""Installation by pip, tested as users meet it: ``make wheel``, ``make lowest``.
 
     python tests/packaging/wheel.py [--lowest] [--pythons 3.11 3.12 3.13]
 
@@ -7,7 +7,7 @@ empty environment and outside of the checkout: import, ``python -m ddlib``, tuto
 laid down; in the end, when nothing else is at work, the time of the import. On the last Python a recipe runs: the tests
 of the checkout run on the first.
 ``--lowest`` installs the lowest versions that pyproject.toml allows, otherwise they are those of constraints/cpu.txt.
-Needs uv. A Python that is not here is left out, and that is said. What passed lies in dist/.
+Needs uv. A missing Python is left out, and the output names it. What passed lies in dist/.
 """
 
 import argparse
@@ -36,7 +36,7 @@ HIDDEN = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
 
 
 def call(*words: str | Path, folder: Path, **environment: str) -> str:
-    """What a command prints; where it fails all of that is shown.
+    """Output of a command; on failure all of it is shown.
 
     Raises:
         RuntimeError: it fails.
@@ -51,11 +51,11 @@ def call(*words: str | Path, folder: Path, **environment: str) -> str:
 
 
 def uv(*words: str | Path, folder: Path = ROOT) -> str:
-    """uv, which reads other settings than pip: wheels that pip is told to look for are for it too."""
-    told = subprocess.run(
+    """Settings of uv, which does not read those of pip: it takes the wheels of pip's settings too."""
+    completed = subprocess.run(
         [sys.executable, "-m", "pip", "config", "get", ":env:.find-links"], capture_output=True, text=True, check=False
     )
-    more = {"UV_FIND_LINKS": told.stdout.strip()} if told.stdout.strip() else {}
+    more = {"UV_FIND_LINKS": completed.stdout.strip()} if completed.stdout.strip() else {}
     return call(sys.executable, "-m", "uv", *words, folder=folder, UV_PYTHON_DOWNLOADS="never", **more)
 
 
@@ -86,16 +86,16 @@ def build(out: Path) -> Path:
 
 
 def interpreter(version: str, out: Path) -> Path | None:
-    """A Python of this version, on the path or of pyenv; None, which is said, where none starts or the disk is full."""
+    """A Python of this version, on the path or of pyenv; None with a message if none starts or the disk is full."""
     if (free := shutil.disk_usage(out).free >> 30) < ROOM:
         print(f"Python {version}: SKIPPED, {free} GB are free, must be {ROOM}")
         return None
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     found = [Path(path) for path in [shutil.which(f"python{version}")] if path]
     for path in [*found, *sorted(pyenv.glob(f"{version}.*/bin/python"))]:
-        asked = "import sys; print('%d.%d' % sys.version_info[:2])"
-        told = subprocess.run([path, "-c", asked], capture_output=True, text=True, check=False)
-        if told.returncode == 0 and told.stdout.strip() == version:
+        version_code = "import sys; print('%d.%d' % sys.version_info[:2])"
+        completed = subprocess.run([path, "-c", version_code], capture_output=True, text=True, check=False)
+        if completed.returncode == 0 and completed.stdout.strip() == version:
             return path
     print(f"Python {version}: SKIPPED, there is none on this machine")
     return None
@@ -134,9 +134,9 @@ def imports(python: Path, folder: Path) -> str:
 
 def quick(python: Path, folder: Path) -> str:
     """``import ddlib`` takes little time, the best of three, where nothing else of ours is at work."""
-    ask = "import os, {}; print(sum(os.times()[:2]))"
+    script = "import os, {}; print(sum(os.times()[:2]))"
     best = {
-        name: min(float(call(python, "-c", ask.format(name), folder=folder)) for _ in range(3))
+        name: min(float(call(python, "-c", script.format(name), folder=folder)) for _ in range(3))
         for name in ("torch", "ddlib")
     }
     if best["ddlib"] > max(SECONDS, SHARE * best["torch"]):
@@ -148,7 +148,7 @@ def command(python: Path, folder: Path) -> str:
     """``python -m ddlib`` lists everything that is registered, and none of it is broken."""
     table = call(python, "-m", "ddlib", folder=folder)
     if "broken" in table or "hierarchical" not in table:
-        raise RuntimeError(f"python -m ddlib says:\n{table}")
+        raise RuntimeError(f"python -m ddlib prints:\n{table}")
     # sympy writes it for torch, which it has not always done
     call(python, "-c", "import ddlib as dd; dd.schedules.Symbolic('(1 - t)**2 * exp(-t)')", folder=folder)
     return f"python -m ddlib: {len(table.splitlines())} lines"
@@ -185,7 +185,7 @@ def recipes(python: Path, folder: Path) -> str:
 def smoke(python: Path, wheel: Path, folder: Path, lowest: bool) -> str:
     """A recipe goes the whole way from where it was laid."""
     install(python, wheel, "[recipes]", lowest)
-    # both ask for the blocks of the network, which isinstance does not find from Python 3.12 on
+    # both read the blocks of the network, which isinstance does not find from Python 3.12 on
     flags = ("--smoke", "--steps", "2", "--optimizer.muon", "--hardware.recompute")
     call(python, "-m", "recipes.owt", "mdlm", *flags, folder=folder / "mine", OMP_NUM_THREADS="1")
     console = python.parent / "ddlib"
@@ -199,12 +199,12 @@ def tried(wheel: Path, version: str, python: Path, folder: Path, lowest: bool, w
     begun, folder = time.perf_counter(), folder / version
     folder.mkdir()
     python = environment(wheel, python, folder, lowest)
-    said = [imports(python, folder), command(python, folder), tutorial(python, wheel, folder, lowest)]
-    said.append(recipes(python, folder))
+    lines = [imports(python, folder), command(python, folder), tutorial(python, wheel, folder, lowest)]
+    lines.append(recipes(python, folder))
     if whole:
-        said.append(smoke(python, wheel, folder, lowest))
+        lines.append(smoke(python, wheel, folder, lowest))
     title = f"Python {version}, {'lowest' if lowest else 'constrained'} versions, {time.perf_counter() - begun:.0f} s"
-    return "\n    ".join([title, *said])
+    return "\n    ".join([title, *lines])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Headless Chromium, told what to do through a pipe by the DevTools protocol."""
+"""Headless Chromium, driven through a pipe by the DevTools protocol."""
 
 import base64
 import itertools
@@ -19,7 +19,7 @@ SECONDS = 60.0
 
 
 class Browser:
-    """One tab. What goes wrong in it, and what it asks of the net, is kept.
+    """One tab; errors in it and its requests are recorded.
 
     Args:
         folder: for its profile.
@@ -64,7 +64,7 @@ class Browser:
         if self._session is not None:
             message["sessionId"] = self._session
         os.write(self._out, json.dumps(message).encode() + b"\0")
-        answer = self._wait(lambda told: told.get("id") == number)
+        answer = self._wait(lambda event: event.get("id") == number)
         assert "error" not in answer, answer
         return answer["result"]
 
@@ -73,8 +73,8 @@ class Browser:
         self._events.clear()
         loader = self.call("Page.navigate", url=address)["loaderId"]
 
-        def there(told):
-            found = told["params"] if told.get("method") == "Page.lifecycleEvent" else {}
+        def there(event):
+            found = event["params"] if event.get("method") == "Page.lifecycleEvent" else {}
             return (found.get("loaderId"), found.get("name")) == (loader, "load")
 
         if not any(map(there, self._events)):
@@ -100,7 +100,7 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", **what)
 
     def place(self, selector):
-        """Where an element is on the screen: left, top, width, height."""
+        """Place of an element on the screen: left, top, width, height."""
         at = f"document.querySelector({json.dumps(selector)})"
         self.run(f"{at}.scrollIntoView({{block: 'center'}})")
         box = f"(() => {{const b = {at}.getBoundingClientRect(); return [b.x, b.y, b.width, b.height]}})()"
@@ -118,7 +118,7 @@ class Browser:
             self.mouse(kind, left + across * width, top + height / 2)
 
     def looks(self, scheme, width=1000, height=760):
-        """Whether the page is to be light or dark, and how large the window is."""
+        """Set light or dark mode, and the size of the window."""
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.call("Emulation.setDeviceMetricsOverride", **size)
@@ -129,19 +129,19 @@ class Browser:
 
     def wrong(self):
         """Exceptions, errors and warnings since the page was opened."""
-        self.run("0")  # what happened before this answer has been told by then
+        self.run("0")  # events before this answer have arrived by then
         kinds = {
-            "Runtime.exceptionThrown": lambda told: True,
-            "Log.entryAdded": lambda told: told["entry"]["level"] in ("error", "warning"),
-            "Runtime.consoleAPICalled": lambda told: told["type"] in ("error", "warning", "assert"),
+            "Runtime.exceptionThrown": lambda event: True,
+            "Log.entryAdded": lambda event: event["entry"]["level"] in ("error", "warning"),
+            "Runtime.consoleAPICalled": lambda event: event["type"] in ("error", "warning", "assert"),
         }
-        known = [(kinds.get(told.get("method")), told.get("params")) for told in self._events]
-        return [told for bad, told in known if bad is not None and bad(told)]
+        known = [(kinds.get(event.get("method")), event.get("params")) for event in self._events]
+        return [event for bad, event in known if bad is not None and bad(event)]
 
-    def asked(self):
-        """What was fetched since the page was opened."""
+    def requests(self):
+        """Addresses fetched since the page was opened."""
         method = "Network.requestWillBeSent"
-        return [told["params"]["request"]["url"] for told in self._events if told.get("method") == method]
+        return [event["params"]["request"]["url"] for event in self._events if event.get("method") == method]
 
     def _wait(self, wanted):
         end = time.monotonic() + SECONDS
@@ -149,12 +149,12 @@ class Browser:
             while b"\0" not in self._buffer:
                 left = end - time.monotonic()
                 ready, _, _ = select.select([self._in], [], [], max(left, 0))
-                assert ready, f"the browser said nothing for {SECONDS:g} seconds"
+                assert ready, f"the browser sent nothing for {SECONDS:g} seconds"
                 part = os.read(self._in, 1 << 20)
                 assert part, "the browser is gone"
                 self._buffer += part
             message, self._buffer = self._buffer.split(b"\0", 1)
-            told = json.loads(message)
-            if wanted(told):
-                return told
-            self._events.append(told)
+            event = json.loads(message)
+            if wanted(event):
+                return event
+            self._events.append(event)

@@ -25,7 +25,7 @@ SENTENCES = (
 
 @dataclass(frozen=True)
 class Published:
-    """Where the run is, and the text that it would have been trained on."""
+    """Folder of the run, and the text that it would have been trained on."""
 
     run: Path
     data: Prepared
@@ -50,23 +50,23 @@ def publish_tiny(
         process=process or dict(kind="mdlm"),
         pace=pace,
         model=dict(kind="dit", dim=16, depth=depth, heads=2, cond_dim=8, pad_to=1),
-        loss=Loss(parameterization="posterior"),  # not what ddlib takes if nobody tells it
+        loss=Loss(parameterization="posterior"),  # not the default
         optimizer=Optimizer(lr=1e-3),
         output=Output(folder=folder / "run"),
         batch=4,
         steps=1,
     )
     world = World(0, 1, torch.device("cpu"))
-    asked = recipe.process.get("clusters")
-    if asked is not None:  # put where the run would look for those that it made of the text
+    given = recipe.process.get("clusters")
+    if given is not None:  # put where the run would look for those that it made of the text
         vectors = torch.randn(data.vocab_size, 8, generator=torch.Generator().manual_seed(0))
-        counts = asked if isinstance(asked, list) else [asked]
+        counts = given if isinstance(given, list) else [given]
         made = semantic_clusters(vectors, counts, fingerprint=data.fingerprint)
         save_clusters(data.folder / "clusters-{}".format("-".join(map(str, counts))), made)
     known = FromText(recipe, data, world)
     model = make_model(recipe, ModelContext(known, make_process(recipe, known, data, world)))
     with torch.no_grad():
-        for parameter in model.parameters():  # a fresh one knows nothing: its head and gates are zero
+        for parameter in model.parameters():  # a fresh one is uniform: its head and gates are zero
             parameter.add_(0.3 * torch.randn_like(parameter))
     record = Record(recipe=recipe, tokenizer=data.tokenizer, clusters=known.clusters, counts=known.counted)
     write_model(model, recipe.output.folder / WEIGHTS, record, "tiny", "Of random weights.")

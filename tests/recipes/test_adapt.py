@@ -114,7 +114,7 @@ def test_clusters_are_those_of_its_own_embeddings_and_begin_at_their_means(llama
 
 
 @pytest.mark.slow
-def test_adapters_train_resume_and_are_merged_in_what_is_published(llama):
+def test_adapters_train_resume_and_are_merged_on_publishing(llama):
     run("mdlm", "--steps", "8", "--model.lora", "2", "--hardware.bf16")
     whole, published = curve(Path("run")), Path("run/weights/model.safetensors").read_bytes()
     shutil.rmtree("run/checkpoints/step_00000008")
@@ -180,8 +180,8 @@ def test_a_validation_of_one_sequence_is_refused_before_the_first_step(llama):
     refused(r"--held-out 1: must be at least 2, the mean over one", "--from", "llama", "--held-out", "1")
     assert not Path("data").exists(), "no text is prepared that no run could take"
     prepare(replace(adapt.corpus_for("llama", "texts", 2), validation=Source(path="one.jsonl")), Path("data/mine"))
-    said = r"data/mine: holds 1 document for validation, must hold at least 2: .* --held-out NUMBER, or --validation"
-    with pytest.raises(SystemExit, match=f"error: .*{said}"):
+    message = r"data/mine: holds 1 document for validation, must hold at least 2: .* --held-out NUMBER, or --validation"
+    with pytest.raises(SystemExit, match=f"error: .*{message}"):
         adapt.main(["mdlm", "--from", "llama", "--data.folder", "data/mine", *SMALL])
     with pytest.raises(
         SystemExit, match=r"output.validate_sequences=1: must be at least 2, the mean over one sequence"
@@ -223,12 +223,12 @@ def test_prepare_ends_with_a_command_that_begins_at_the_weights_beside_the_token
     assert type(open_saved("runs/mine").model).__name__ == kind
 
 
-def refused(said: str, *words: str) -> None:
-    with pytest.raises(SystemExit, match=f"error: .*{said}"):
+def refused(message: str, *words: str) -> None:
+    with pytest.raises(SystemExit, match=f"error: .*{message}"):
         adapt.main(["mdlm", "--text", "texts", *SMALL, *words])
 
 
-def test_what_cannot_be_adapted_is_refused_before_any_text_is_prepared(llama, monkeypatch):
+def test_models_that_cannot_be_adapted_are_refused_before_any_text_is_prepared(llama, monkeypatch):
     shutil.copytree(llama, "many")
     write_tokenizer(Path("many"), *(f"<{number}>" for number in range(7)))
     refused("--from many: its tokenizer has 278 tokens, its table 277 rows; must be at most as many", "--from", "many")
@@ -240,8 +240,8 @@ def test_what_cannot_be_adapted_is_refused_before_any_text_is_prepared(llama, mo
     assert not Path("data").exists() and not Path("run").exists()
 
 
-@pytest.mark.slow
-def test_what_is_no_causal_model_or_too_little_text_is_refused_by_name(llama):
+@pytest.mark.nightly
+def test_other_models_and_too_little_text_are_refused_by_name(llama):
     BertForMaskedLM(BertConfig(vocab_size=280, **SIZE)).save_pretrained("bert")
     write_tokenizer(Path("bert"))
     Path("empty").mkdir()

@@ -80,17 +80,17 @@ def test_text_that_another_tokenizer_prepared_is_refused_before_any_work_and_bot
     model("mine", mine, kind), model("theirs", theirs, kind)
     prepare(local("text.jsonl", "theirs", 8), Path("data/theirs"))
     lines = [fingerprint(one.get_vocab())[:12] for one in (theirs, mine)]
-    said = (
+    message = (
         rf"data.folder=data/theirs: made with another tokenizer than the model's. The text's is theirs \(274 tokens, "
         rf"fingerprint {lines[0]}\), the model's mine \(274 tokens, fingerprint {lines[1]}\); id \d+ is '.+' of the "
         r"text's and '.+' of the model's. .*prepare local --files FILES --tokenizer mine --out FOLDER"
     )
     backbone = {"bert": "masked_lm", "llama": "causal_lm"}[kind]
-    with pytest.raises(SystemExit, match=said):
+    with pytest.raises(SystemExit, match=message):
         train.main([recipe("data/theirs", backbone)])
     if kind == "llama":
         for variant in ("mdlm", "hdlm"):
-            with pytest.raises(SystemExit, match=said):
+            with pytest.raises(SystemExit, match=message):
                 adapt.main([variant, "--from", "mine", "--data.folder", "data/theirs", "--data.length", "16"])
         assert not list(Path("data/theirs").glob("embedded*")), "nothing is left beside the other's text"
     assert not Path("run").exists()
@@ -120,15 +120,15 @@ def test_a_padding_token_that_the_model_reads_as_another_one_is_refused(here):
         train.main([recipe("data")])
 
 
-def test_weights_without_a_tokenizer_cannot_be_compared_and_that_is_said(here):
+def test_weights_without_a_tokenizer_are_not_compared_and_the_output_names_that(here):
     made = tokenizer(ENGLISH)
     model("mine", made)
     prepare(local("text.jsonl", "mine", 8), Path("data"))
     for file in Path("mine").glob("tokenizer*"):
         file.unlink()
-    asked = recipe("data", model={"kind": "masked_lm", "name_or_path": "mine", "mask_token": 273})
+    changed = recipe("data", model={"kind": "masked_lm", "name_or_path": "mine", "mask_token": 273})
     with pytest.warns(UserWarning, match=r"name_or_path='mine': has no tokenizer.json to compare .* mine \(274 tokens"):
-        train.main([asked])
+        train.main([changed])
 
 
 def test_a_run_starts_at_no_weights_of_another_tokenizer_or_of_other_clusters(tmp_path, monkeypatch):
@@ -172,10 +172,10 @@ def test_clusters_of_one_models_embeddings_are_not_taken_for_another_ones(here):
         network.get_input_embeddings().weight.normal_(generator=torch.Generator().manual_seed(5))
     network.save_pretrained("second")
     prepare(local("text.jsonl", "mine", 8), Path("data"))
-    data, asked = open_prepared(Path("data")), {"kind": "hdlm", "clusters": 6}
+    data, noise = open_prepared(Path("data")), {"kind": "hdlm", "clusters": 6}
     found = {}
     for name in ("mine", "second", "mine"):
-        begun = replace(adapt.variants(name)["hdlm"][1], process=asked)
+        begun = replace(adapt.variants(name)["hdlm"][1], process=noise)
         path = adapt.with_own_clusters(name, begun, data).process["clusters"]
         assert found.setdefault(name, path) == path
     assert found["mine"] == "data/embedded-6" and found["second"].startswith("data/embedded-6-")

@@ -57,7 +57,7 @@ def test_a_run_resumes_with_the_same_numbers(folder, whole):
     [
         pytest.param(1, Hardware(micro_batch=2, threads=1), id="accumulated", marks=pytest.mark.nightly),
         pytest.param(2, Hardware(threads=1), id="copies", marks=pytest.mark.nightly),
-        pytest.param(2, Hardware(shard=True, micro_batch=2, threads=1), id="shards", marks=pytest.mark.slow),
+        pytest.param(2, Hardware(shard=True, micro_batch=2, threads=1), id="shards", marks=pytest.mark.nightly),
     ],
 )
 def test_the_layout_changes_no_number(folder, whole, size, hardware):
@@ -82,7 +82,7 @@ def test_the_layout_changes_no_number(folder, whole, size, hardware):
         (dict(process=dict(kind="hdlm", clusters=6, learn_speeds=True)), "not with learned speeds"),
     ],
 )
-def test_what_cannot_follow_an_order_is_refused_before_training(folder, changes, message):
+def test_options_without_an_order_are_refused_before_training(folder, changes, message):
     with pytest.raises(ValueError, match=message):
         train(given(folder, "refused", **(dict(loss=Loss(order="left_to_right")) | changes)))
 

@@ -1,4 +1,4 @@
-"""Packages that nobody here knows, by command lines alone: prepared, trained, killed, resumed, evaluated, published."""
+"""Third-party packages, by command lines alone: prepared, trained, killed, resumed, evaluated, published."""
 
 import json
 import os
@@ -98,9 +98,9 @@ class Place:
 
     def run(self, *words, ranks=1, status=0):
         process = self.start(*words, ranks=ranks)
-        told, _ = process.communicate(timeout=300)
-        assert process.returncode == status, told
-        return told
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == status, output
+        return output
 
 
 @pytest.fixture(scope="module", params=["plug-in", pytest.param("module", marks=pytest.mark.nightly)])
@@ -111,7 +111,7 @@ def case(request, tmp_path_factory):
     return place, sampler, modules
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_it_goes_on_to_the_same_bits(case):
     place = case[0]
     name = place.recipe("killed")
@@ -130,7 +130,7 @@ def test_killed_it_goes_on_to_the_same_bits(case):
         assert json.loads(starts[0])["versions"]["ddlib-ragged"] == "0.1.0"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_ranks_make_the_same_run_but_for_rounding(case):
     place = case[0]
     place.run("recipes.train", place.recipe("pair"), ranks=2)
@@ -138,7 +138,7 @@ def test_two_ranks_make_the_same_run_but_for_rounding(case):
     assert both[0] == pytest.approx(both[1], rel=1e-4) and len(both[0]) == 24
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_is_measured_sampled_and_drawn(case):
     place, sampler, _ = case
     place.run("recipes.evaluate", "runs/whole", "--scorer", "none", "--sequences", "32", "--replicates", "2")
@@ -153,15 +153,15 @@ def test_it_is_measured_sampled_and_drawn(case):
 
 
 @pytest.mark.slow
-def test_weights_alone_are_a_strangers_until_their_modules_are_trusted(case, tmp_path):
+def test_weights_alone_are_untrusted_until_their_modules_are_trusted(case, tmp_path):
     place, _, modules = case
     copied = tmp_path / "published"
     (place.folder / "runs" / "whole" / "weights").rename(copied)
     try:
         measure = ["recipes.evaluate", str(copied), "--scorer", "none", "--sequences", "8", "--out", "e.json"]
         if modules:
-            told = place.run(*measure, status=1)
-            assert f"--trust {modules[1]}" in told and "to import a module is to run it" in told
+            output = place.run(*measure, status=1)
+            assert f"--trust {modules[1]}" in output and "to import a module is to run it" in output
         trust = (
             [word for module in modules for word in ("--trust", module)] if len(modules) < 2 else ["--trust", *modules]
         )
@@ -174,12 +174,12 @@ def test_weights_alone_are_a_strangers_until_their_modules_are_trusted(case, tmp
         copied.rename(place.folder / "runs" / "whole" / "weights")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", ["plug-in"], indirect=True)
 def test_it_trains_where_the_papers_do_too(case):
     place = case[0]
-    told = place.run("recipes.owt", "--recipe", place.recipe("small"), "--smoke", "--steps", "2")
-    assert "2/2" in told and (place.folder / "runs" / "smoke" / "runs" / "small" / "weights").is_dir()
+    output = place.run("recipes.owt", "--recipe", place.recipe("small"), "--smoke", "--steps", "2")
+    assert "2/2" in output and (place.folder / "runs" / "smoke" / "runs" / "small" / "weights").is_dir()
 
 
 @pytest.mark.slow

@@ -26,8 +26,8 @@ def published(tmp_path_factory):
 
 @pytest.fixture
 def options(published, tmp_path):
-    asked = dict(caches=CACHES, block=6, sequences=3, steps=3, repeats=1)
-    return Options(run=str(published.run), out=tmp_path / "found.json", **asked)
+    values = dict(caches=CACHES, block=6, sequences=3, steps=3, repeats=1)
+    return Options(run=str(published.run), out=tmp_path / "found.json", **values)
 
 
 def opened(published):
@@ -36,8 +36,8 @@ def opened(published):
 
 @pytest.mark.slow
 def test_one_command_writes_the_errors_of_each_block(published, capsys):
-    asked = ["--block", "6", "--sequences", "3", "--repeats", "1", "--steps", "3", "--caches", *CACHES]
-    main([str(published.run), *asked])
+    flags = ["--block", "6", "--sequences", "3", "--repeats", "1", "--steps", "3", "--caches", *CACHES]
+    main([str(published.run), *flags])
     result = json.loads((published.run / "cache_error.json").read_text())
     found = {one["cache"]: one for one in result["caches"]}
     assert list(found) == list(CACHES) and result["protocol"]["length"] == 24
@@ -65,11 +65,11 @@ def test_its_nats_are_those_of_the_likelihood(published, options):
     torch.testing.assert_close(subject.nats("dual:refresh=1"), exact, atol=1e-3, rtol=1e-6)
 
 
-def test_what_does_not_fit_is_refused_before_any_work(published, options, tmp_path, monkeypatch):
+def test_mismatches_are_refused_before_any_work(published, options, tmp_path, monkeypatch):
     monkeypatch.setattr(command.Subject, "nats", None)
 
-    def run(asked):
-        return cache_error(asked, make_console())
+    def run(given):
+        return cache_error(given, make_console())
 
     for changed, message in (
         (dict(caches=("dual", "triple")), "keep is 'triple', must be True, False"),

@@ -47,7 +47,7 @@ def test_a_run_with_a_head_over_children(name, tmp_path, capsys):
     assert capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["hdlm", pytest.param("hdlm-xi", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     "hardware",

@@ -85,7 +85,7 @@ def test_no_name_in_the_plot_covers_another_one_or_leaves_the_frame():
         assert frame.contains(*box.min) and frame.contains(*box.max)
 
 
-def test_names_are_what_can_be_printed(tokenizer):
+def test_names_are_printable(tokenizer):
     words = clusters.Words(tokenizer, torch.zeros(400, 1), torch.zeros(400, dtype=torch.int64))
     vocabulary = tokenizer.get_vocab()
     assert words.name(vocabulary["Ċ"]) == "¶" and words.name(vocabulary["Ā"]) == r"\x00"

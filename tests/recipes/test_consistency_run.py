@@ -174,7 +174,7 @@ def test_earlier_times():
     assert 0.2 < (every == 0).double().mean() < 0.4
 
 
-def test_the_loss_says_so():
+def test_the_description_of_the_loss_names_the_option():
     assert "0.5 x the consistency loss (forward_kl) added" in CONSISTENT.about()
     assert "consistency" not in Loss().about()
 

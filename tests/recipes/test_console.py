@@ -93,11 +93,11 @@ def test_a_refusal_of_an_object_is_one_line_and_a_bug_is_none(monkeypatch):
         space["refuse"]()
 
 
-def test_a_line_says_when():
+def test_a_line_begins_with_the_time():
     assert on_its_way(0.8125, "a _").plain == on_its_way(0.8125, Text("a _")).plain == "t = 0.812: a _"
 
 
-def test_drafts_are_told_where_positions_have_times_of_their_own():
+def test_drafts_are_printed_for_times_per_position():
     console, tokenizer = make_console(io.StringIO()), byte_level()
     words = states(tokenizer, " act")
     with Drafts(console, ["one"], lambda place, z: render(tokenizer, z, [])) as drafts:

@@ -139,16 +139,16 @@ def test_the_corpus_that_is_expected_can_be_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"),
+    ("texts", "message"),
     [
         ([""], "train: all 1 documents of texts.txt are empty"),
         (["", "  "], "train: all 2 documents of texts.txt are empty"),
     ],
 )
-def test_nothing_but_empty_documents_is_refused(tmp_path, texts, said):
+def test_nothing_but_empty_documents_is_refused(tmp_path, texts, message):
     write("texts.txt", texts)
     write("held.txt", ["the"])
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         prepare(local("texts.txt", "words.json", "held.txt"), tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == [".out.lock"]
 
@@ -172,7 +172,7 @@ def test_parquet_with_bytes_that_are_no_text_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_prepare_leaves_nothing_that_looks_whole(tmp_path):
+def test_a_killed_prepare_leaves_no_folder_that_looks_complete(tmp_path):
     lines = (
         "import os, signal, recipes.data.writing as m",
         "from recipes.data import local, prepare",
@@ -187,7 +187,7 @@ def test_a_killed_prepare_leaves_nothing_that_looks_whole(tmp_path):
     assert not left.exists()
 
 
-def test_what_is_not_there_or_not_whole_is_refused(tmp_path):
+def test_missing_and_incomplete_files_are_refused(tmp_path):
     folder = tmp_path / "out"
     with pytest.raises(FileNotFoundError, match=r"out is not there: run python -m recipes.prepare"):
         open_prepared(folder)
@@ -210,20 +210,20 @@ def test_what_is_not_there_or_not_whole_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda m: m.update(format=3), "has format 3, this reads 1 and 2"),
         (lambda m: m["train"].update(documents=9), "holds 3 documents, the manifest says 9"),
         (lambda m: m["tokenizer"].update(sha256="0"), r"tokenizer.json was changed since it was written"),
     ],
 )
-def test_a_manifest_that_says_something_else_is_refused(tmp_path, change, said):
+def test_a_manifest_that_disagrees_with_the_data_is_refused(tmp_path, change, message):
     prepare(corpus(), tmp_path / "out")
     path = tmp_path / "out" / "manifest.json"
     manifest = json.loads(path.read_text())
     change(manifest)
     path.write_text(json.dumps(manifest))
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         open_prepared(tmp_path / "out")
 
 
@@ -275,7 +275,7 @@ def test_ids_out_of_range_are_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "said"),
+    ("name", "kind", "message"),
     [
         ("none.json", FileNotFoundError, "there is no file none.json"),
         ("texts.txt", ValueError, "texts.txt is no tokenizer"),
@@ -283,8 +283,8 @@ def test_ids_out_of_range_are_refused(tmp_path, monkeypatch):
         ("train:100", ValueError, "tokenizer='train:100': vocab_size=100"),
     ],
 )
-def test_tokenizers_that_are_none_are_refused(tmp_path, name, kind, said):
-    with pytest.raises(kind, match=said):
+def test_tokenizers_that_are_none_are_refused(tmp_path, name, kind, message):
+    with pytest.raises(kind, match=message):
         prepare(corpus(tokenizer=name), tmp_path / "out")
 
 
@@ -333,13 +333,13 @@ def bert(words):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "make", "asked", "first"),
+    ("wanted", "make", "requested", "first"),
     [
         (openwebtext(1), gpt2, "gpt2", "<|endoftext|>the cat sat<|endoftext|>"),
         (lm1b(), bert, "bert-base-uncased", "[CLS] the cat sat [SEP]"),
     ],
 )
-def test_corpora_of_the_hub(tmp_path, monkeypatch, wanted, make, asked, first):
+def test_corpora_of_the_hub(tmp_path, monkeypatch, wanted, make, requested, first):
     calls = []
 
     def hub(path, name=None, *, split, revision=None):
@@ -353,7 +353,7 @@ def test_corpora_of_the_hub(tmp_path, monkeypatch, wanted, make, asked, first):
     monkeypatch.setattr(tokens, "Tokenizer", pretrained)
     prepared = prepare(wanted, tmp_path / "out")
     assert prepare(wanted, tmp_path / "out").manifest == prepared.manifest
-    assert set(names) == {asked}
+    assert set(names) == {requested}
     assert {call[2] for call in calls} == {wanted.train.split.split("[")[0], wanted.validation.split.split("[")[0]}
     assert {(call[0], call[1], call[3]) for call in calls} == {
         (wanted.train.path, wanted.train.name, wanted.train.revision)
@@ -361,7 +361,7 @@ def test_corpora_of_the_hub(tmp_path, monkeypatch, wanted, make, asked, first):
     assert prepared.tokenizer.decode(prepared.train[0].tolist(), skip_special_tokens=False) == first
 
 
-def test_what_the_papers_train_on():
+def test_the_corpora_of_the_papers():
     owt, billion = openwebtext(), lm1b()
     assert (owt.train.split, owt.validation.split) == ("train[:-100000]", "train[-100000:]")
     assert (owt.train.path, owt.tokenizer) == ("Skylion007/openwebtext", "gpt2")
@@ -379,19 +379,19 @@ def test_speeches_need_no_network(tmp_path, monkeypatch, capsys):
     command.main(["speeches", "--words", "300", "--out", str(tmp_path / "sotu"), "--length", "64"])
     prepared = open_prepared(tmp_path / "sotu", speeches(300))
     assert len(prepared.validation) == 1000 and len(prepared.train) > 1000
-    said = capsys.readouterr().out
-    assert f"{len(prepared.train):,}" in said and "over 64 tokens" in said and "302 words" in said
+    output = capsys.readouterr().out
+    assert f"{len(prepared.train):,}" in output and "over 64 tokens" in output and "302 words" in output
 
 
 @pytest.mark.parametrize("count", [4, 39, 200])
 def test_a_twentieth_is_at_least_two_documents(tmp_path, count):
-    """Of fewer than 40 documents 0.1.0 held one out, whose bound has no standard error."""
+    """From fewer than 40 documents 0.1.0 held one out, whose bound has no standard error."""
     write("texts.txt", ["the cat sat"] * count)
     command.main(["local", "--files", "texts.txt", "--tokenizer", "words.json", "--out", str(tmp_path / "out")])
     assert len(open_prepared(tmp_path / "out").validation) == max(count // 20, 2)
 
 
-def test_the_table_says_how_text_was_cut_and_when_empty_lines_seem_to_part_it(tmp_path, capsys):
+def test_the_table_shows_how_text_was_cut_and_when_empty_lines_may_separate_it(tmp_path, capsys):
     words = ["local", "--files", "texts.txt", "--tokenizer", "words.json", "--held-out", "2"]
     rules = {
         "line": "a line (--sample-by line; else paragraph: what stands between empty lines; document: ",
@@ -410,7 +410,7 @@ def test_the_table_says_how_text_was_cut_and_when_empty_lines_seem_to_part_it(tm
     assert "each document is" not in shown and "lines are empty" not in shown
 
 
-def test_the_command_says_what_is_wrong(tmp_path):
+def test_the_command_names_the_error(tmp_path):
     words = ["local", "--files", "none.txt", "--tokenizer", "words.json", "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit, match=r"^error: path='none.txt': there is no"):
         command.main([*words, "--held-out", "1"])

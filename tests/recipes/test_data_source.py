@@ -51,14 +51,14 @@ def test_folders_and_patterns_are_read_in_order(tmp_path):
     assert load_documents(Source(path="texts/**/*.txt"))["text"][:] == ["a", "b", "c"]
 
 
-def test_what_a_document_of_a_text_file_is():
+def test_documents_of_a_text_file():
     with open("a.txt", "w", encoding="utf-8") as file:
         file.write("a\nb\n\nc\n")
     counts = {by: len(load_documents(Source(path="a.txt", sample_by=by))) for by in ("line", "paragraph", "document")}
     assert counts == {"line": 4, "paragraph": 2, "document": 1}
 
 
-def test_a_file_a_folder_and_a_recipe_are_cut_by_one_rule_and_what_is_cut_too_coarsely_names_it(tmp_path):
+def test_files_folders_and_recipes_are_cut_by_one_rule_and_coarse_cuts_name_it(tmp_path):
     (tmp_path / "texts").mkdir()
     for name in ("a", "b"):
         write(f"texts/{name}.txt", ["one", "", "two"])
@@ -67,8 +67,8 @@ def test_a_file_a_folder_and_a_recipe_are_cut_by_one_rule_and_what_is_cut_too_co
     assert local("texts", "words.json", 1).train.sample_by == Source(path="texts").sample_by
     assert local("texts", "words.json", 1).train.sample_by == adapt.parser().get_default("sample_by")
     whole = Source(path="texts", sample_by="document", split="train[:-2]")
-    said = r"takes none of the 2 documents of texts: 2 .txt files, each document is a whole file \(--sample-by doc"
-    with pytest.raises(ValueError, match=said):
+    message = r"takes none of the 2 documents of texts: 2 .txt files, each document is a whole file \(--sample-by doc"
+    with pytest.raises(ValueError, match=message):
         load_documents(whole)
 
 
@@ -181,20 +181,20 @@ def test_files_of_an_unknown_kind_or_of_several_are_refused(tmp_path):
         load_documents(Source(path="texts"))
 
 
-def test_a_name_is_asked_of_the_hub(monkeypatch):
-    asked = []
+def test_a_name_is_looked_up_on_the_hub(monkeypatch):
+    calls = []
 
     def hub(path, name, *, split, revision):
-        asked.append((path, name, split, revision))
+        calls.append((path, name, split, revision))
         return datasets.Dataset.from_dict({"text": LINES})
 
     monkeypatch.setattr(datasets, "load_dataset", hub)
     wanted = Source(path="someone/texts", name="plain", revision="abc", split="train[:-1]")
     assert load_documents(wanted)["text"][:] == LINES[:2]
-    assert asked == [("someone/texts", "plain", "train", "abc")]
+    assert calls == [("someone/texts", "plain", "train", "abc")]
 
 
-def test_what_the_hub_says_is_passed_on(monkeypatch):
+def test_the_error_repeats_the_message_of_the_hub(monkeypatch):
     def hub(*args, **kwargs):
         raise datasets.exceptions.DatasetNotFoundError("no such thing")
 

@@ -12,7 +12,7 @@ PAD, LENGTH = 0, 8
 
 
 def documents(lengths):
-    """Document d is the ids 100 d + 1, 100 d + 2, ...: every token says where it comes from."""
+    """Document d is the ids 100 d + 1, 100 d + 2, ...: every token identifies its place."""
     tokens = [np.arange(length, dtype=np.int32) + 100 * number + 1 for number, length in enumerate(lengths)]
     halves = (tokens[: len(tokens) // 2], tokens[len(tokens) // 2 :])
     column = pa.chunked_array([pa.array(half, type=pa.list_(pa.int32())) for half in halves])
@@ -177,7 +177,7 @@ def test_a_batch_moves():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"batch_size": 0}, "batch_size=0: must be at least 1"),
         ({"seed": -1}, "seed=-1: must be at least 0"),
@@ -187,8 +187,8 @@ def test_a_batch_moves():
         ({"threads": -1}, "threads=-1: must be at least 0"),
     ],
 )
-def test_bad_arguments_are_refused_before_anything_is_read(wrong, said):
-    with pytest.raises(ValueError, match=said):
+def test_bad_arguments_are_refused_before_anything_is_read(wrong, message):
+    with pytest.raises(ValueError, match=message):
         stream(**wrong)
 
 

@@ -59,11 +59,11 @@ def test_bytes_are_shared_by_the_tokens_of_the_text(data):
 
 def test_every_epoch_has_each_row_once_and_any_ranks_read_the_same(data):
     rows = wrapped(data, 200).validation
-    asked = dict(length=200, pad_id=data.pad_id, seed=3, threads=0)
-    whole = next(examples(rows, batch_size=len(rows), **asked))
+    kwargs = dict(length=200, pad_id=data.pad_id, seed=3, threads=0)
+    whole = next(examples(rows, batch_size=len(rows), **kwargs))
     assert bool(whole.mask.all()) and whole.cu_seqlens is None
     assert sorted(whole.x.tolist()) == sorted(rows[n].tolist() for n in range(len(rows)))
-    later = [list(islice(examples(rows, batch_size=2, start=8, rank=r, world=2, **asked), 2)) for r in range(2)]
+    later = [list(islice(examples(rows, batch_size=2, start=8, rank=r, world=2, **kwargs), 2)) for r in range(2)]
     for r, batches in enumerate(later):
         for batch in batches:
             assert torch.equal(batch.x, whole.x[batch.index]) and bool((batch.index % 2 == r).all())
@@ -74,7 +74,7 @@ def symbols(folder: Path, **values):
     return prepare_ids(sequences[:30], sequences[30:], 4, folder, **values)
 
 
-def test_what_cannot_be_cut_is_refused_by_name(data, tmp_path, tmp_path_factory):
+def test_data_that_cannot_be_wrapped_are_refused_by_name(data, tmp_path, tmp_path_factory):
     with pytest.raises(ValueError, match=r"data\.wrap: not with data\.packed"):
         Data(folder=tmp_path, packed=True, wrap=True)
     with pytest.raises(ValueError, match=r"data\.length=2: must be at least 3 with data\.wrap"):

@@ -9,7 +9,7 @@ from training_runs import curve, losses, recipe, text, trained
 from recipes.config import Hardware
 from recipes.model_io import open_saved
 
-# two runs at once, in processes of their own; of the fast tests packed rows are accumulated, and ranks evaluate
+# two runs at once, in separate processes; of the fast tests packed rows are accumulated, and ranks evaluate
 pytestmark = pytest.mark.slow
 
 LAYOUTS = {

@@ -1,4 +1,4 @@
-"""Killed at any moment, stopped, damaged, changed: a run goes on exactly, or says why it does not."""
+"""Killed at any moment, stopped, damaged, changed: a run continues exactly, or the error names the reason."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from cases import slow_but
-from training_runs import curve, finish, losses, recipe, said, start, steps_made, text, trained
+from training_runs import curve, finish, losses, output_of, recipe, start, steps_made, text, trained
 
 from ddlib_models.io.manifest import check_manifest
 from recipes.config import Hardware, Loss, Output
@@ -110,11 +110,9 @@ def test_twenty_kills(folder, whole, seed):
     assert curve(run.output.folder) == curve(whole)
 
 
-@pytest.mark.parametrize("shard", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["copies", "shards"])
-@pytest.mark.parametrize(
-    "seed",
-    [pytest.param(0, marks=pytest.mark.slow), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
+@pytest.mark.parametrize("seed", range(3))
 def test_one_of_two_ranks_is_killed(folder, shard, seed):
     hardware = Hardware(shard=shard, threads=1)
     untouched = given(folder, f"pair-{shard}", hardware=hardware)
@@ -134,7 +132,7 @@ def test_a_process_that_fails_before_its_log_hides_nothing(folder, monkeypatch):
 
 
 @pytest.mark.slow
-def test_asked_to_stop_it_saves_and_goes_on(folder, whole):
+def test_on_a_stop_signal_a_run_saves_and_can_be_resumed(folder, whole):
     run = given(folder, "stopped")
     processes = start(run)
     until(lambda: steps_made(run.output.folder) >= 6)
@@ -142,7 +140,7 @@ def test_asked_to_stop_it_saves_and_goes_on(folder, whole):
     assert finish(processes) == [0]
     made = steps_made(run.output.folder)
     assert 6 <= made < 20 and checkpoint.found(run.output.folder / "checkpoints")[0].name == f"step_{made:08d}"
-    assert f"asked to stop: saved after step {made}" in said(run)
+    assert f"asked to stop: saved after step {made}" in output_of(run)
     trained(run)
     assert curve(run.output.folder) == curve(whole)
 
@@ -186,22 +184,22 @@ def test_a_damaged_checkpoint_is_passed_over(folder, whole, damage, file):
     assert curve(run.output.folder) == curve(whole)
 
 
-def test_what_was_passed_over_is_said(folder, whole, capsys):
-    run = given(folder, "said")
-    copied(whole, folder, "said")
+def test_skipped_checkpoints_are_printed(folder, whole, capsys):
+    run = given(folder, "skipped")
+    copied(whole, folder, "skipped")
     flip(run.output.folder / "checkpoints" / "step_00000020" / "__0_0.distcp")
     train(run)
-    told = capsys.readouterr().out
-    assert "passing over a damaged checkpoint" in told and "__0_0.distcp is altered" in told
-    assert "going on from step 16" in told
+    printed = capsys.readouterr().out
+    assert "passing over a damaged checkpoint" in printed and "__0_0.distcp is altered" in printed
+    assert "going on from step 16" in printed
 
 
-@pytest.mark.parametrize(("before", "told"), [({"commit": "other"}, ["the code is not the same"]), ({}, [])])
-def test_a_resume_says_that_the_code_changed(tmp_path, before, told):
+@pytest.mark.parametrize(("before", "messages"), [({"commit": "other"}, ["the code is not the same"]), ({}, [])])
+def test_a_resume_warns_of_changed_code(tmp_path, before, messages):
     assert record(tmp_path, 0) == []
     path = tmp_path / "starts.jsonl"
     path.write_text(json.dumps(json.loads(path.read_text()) | before) + "\n")
-    assert [message[:24] for message in record(tmp_path, 5)] == told
+    assert [message[:24] for message in record(tmp_path, 5)] == messages
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 5]
 
 
@@ -215,7 +213,7 @@ def test_a_resume_names_the_packages_that_changed(tmp_path):
     assert record(tmp_path, 5) == []
 
 
-def test_a_finished_run_says_so(folder, whole, capsys):
+def test_a_finished_run_prints_that_it_is_finished(folder, whole, capsys):
     copied(whole, folder, "finished")
     train(given(folder, "finished"))
     assert "20 steps were made already: nothing to do" in capsys.readouterr().out
@@ -239,7 +237,7 @@ def test_another_recipe_is_refused_by_name(folder, whole, change, message):
     assert (folder / name / "metrics.jsonl").read_bytes() == before
 
 
-def test_another_recipe_is_accepted_when_asked_for(folder, whole):
+def test_another_recipe_is_accepted_on_request(folder, whole):
     copied(whole, folder, "longer")
     train(given(folder, "longer", steps=22), accept_changes=True)
     assert len(losses(folder / "longer")) == 22 and losses(folder / "longer")[:20] == losses(whole)
@@ -250,7 +248,7 @@ def test_another_number_of_processes_is_refused(folder, whole):
     copied(whole, folder, "two")
     run = given(folder, "two", steps=20)
     assert finish(start(run, 2)) != [0, 0]
-    assert "processes are 2, were 1" in said(run)
+    assert "processes are 2, were 1" in output_of(run)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_its_batch(folder, whole, monkeypatch):

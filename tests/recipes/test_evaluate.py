@@ -154,8 +154,8 @@ def test_the_bound_is_that_of_ddlib(options):
 @pytest.mark.slow
 def test_the_bound_in_steps_and_of_independent_levels_is_that_of_ddlib(options, capsys, tmp_path):
     for given in (dict(bound_steps=7), dict(bound_levels="independent")):
-        asked = replace(options, replicates=1, sequences=3, **given)
-        replicates, _ = measured(asked)
+        changed = replace(options, replicates=1, sequences=3, **given)
+        replicates, _ = measured(changed)
         saved = open_saved(options.run)
         data = open_prepared(saved.recipe.data.folder)
         stream = examples(data.validation, length=24, pad_id=data.pad_id, batch_size=3, seed=0, threads=0)
@@ -170,7 +170,7 @@ def test_the_bound_in_steps_and_of_independent_levels_is_that_of_ddlib(options, 
             )
         nats = torch.where(batch.mask, bound.total.double(), 0.0).sum(1)
         assert replicates[0].nats.sum(1).tolist() == pytest.approx(nats.tolist(), rel=1e-5)
-        result = evaluate(replace(asked, samples=1), ALONE)
+        result = evaluate(replace(changed, samples=1), ALONE)
         assert result["protocol"][next(iter(extra))] == next(iter(extra.values()))
         assert result["validation"] is None  # training measured another
         evaluation.show(result, make_console())
@@ -196,9 +196,9 @@ def test_errors_over_texts_and_over_noise_by_hand(published):
     found = estimates([one, other], published.data)
     bound = found["nats_per_token"]
     assert bound.value == pytest.approx(15 / 5)
-    # replicates say 14/5 and 16/5
+    # replicates: 14/5 and 16/5
     assert bound.noise == pytest.approx(0.2)
-    # sequences say 5 of 2 tokens and 10 of 3: residuals -1 and 1
+    # sequences: 5 of 2 tokens and 10 of 3: residuals -1 and 1
     assert bound.error == pytest.approx(math.sqrt(2 * 2) / 5)
     assert found["diffusion"].value == pytest.approx(14 / 5) and found["prior"].value == 0
     assert found["reconstruction"].value == pytest.approx(1 / 5)
@@ -217,7 +217,7 @@ def test_terms_from_several_processes_may_overlap():
     assert joined.first(1).index.tolist() == [0]
 
 
-def test_the_result_file_says_everything(options, published, scorer, capsys):
+def test_the_result_file_is_complete(options, published, scorer, capsys):
     main([str(published.run), "--replicates", "2", "--samples", "3", "--steps", "4", "--scorer", str(scorer)])
     result = json.loads((published.run / "evaluation.json").read_text(encoding="utf-8"))
     saved = open_saved(published.run)
@@ -229,10 +229,10 @@ def test_the_result_file_says_everything(options, published, scorer, capsys):
     assert protocol["checkpoint_sha256"] == saved.sha256 and protocol["ema"] == 0.9999
     assert (protocol["sequences"], protocol["replicates"], protocol["weights"]) == (11, 2, "not clipped")
     assert generative["entropy"]["value"] > 0 and generative["perplexity"]["value"] > 1
-    asked = generative["protocol"]
+    stated = generative["protocol"]
     for name in ("steps", "sampler", "temperature", "top_p", "network_precision", "ema", "scorer", "scorer_revision"):
-        assert name in asked
-    assert (asked["steps"], asked["length"], generative["samples"], len(asked["scorer_revision"])) == (4, 24, 3, 64)
+        assert name in stated
+    assert (stated["steps"], stated["length"], generative["samples"], len(stated["scorer_revision"])) == (4, 24, 3, 64)
     assert result["provenance"]["versions"]["torch"] == version("torch")
     shown = capsys.readouterr().out
     assert "generative entropy" in shown and f"{bound['nats_per_token']['value']:.4f}" in shown
@@ -247,14 +247,14 @@ def scorer(tmp_path_factory, published):
 @pytest.mark.slow
 def test_an_error_without_a_finite_variance_is_named(options):
     """Under uniform times; not under the own density, or in steps."""
-    asked = replace(options, replicates=1, samples=1, times="uniform", bound_levels="independent")
-    stated = evaluate(asked, ALONE)["protocol"]["caveat"]
+    changed = replace(options, replicates=1, samples=1, times="uniform", bound_levels="independent")
+    stated = evaluate(changed, ALONE)["protocol"]["caveat"]
     assert stated.startswith("error may be too small, near t = 0") and "time_density(24, chance=0.2)" in stated
     for other in (dict(times="optimal"), dict(bound_steps=7)):
-        assert evaluate(replace(asked, **other), ALONE)["protocol"]["caveat"] == ""
+        assert evaluate(replace(changed, **other), ALONE)["protocol"]["caveat"] == ""
 
 
-def test_what_every_bound_rests_on_is_told(options, capsys):
+def test_the_report_counts_sequences_and_draws_of_every_bound(options, capsys):
     console = make_console()
     evaluation.show(evaluate(options, ALONE), console)
     shown = " ".join(capsys.readouterr().out.split())
@@ -267,8 +267,8 @@ def test_the_first_draw_is_the_validation_of_training(tmp_path, published):
     output = replace(given.output, folder=tmp_path, validate_sequences=7, samples=1, sample_steps=1, tensorboard=False)
     train(replace(given, output=output, seed=5, steps=2))
     *_, (_, last) = [found for found in read_metrics(tmp_path / METRICS) if found[1]["kind"] == "bound"]
-    asked = Options(run=str(tmp_path), scorer="none", replicates=2, batch=3)
-    result = evaluate(asked, ALONE)
+    changed = Options(run=str(tmp_path), scorer="none", replicates=2, batch=3)
+    result = evaluate(changed, ALONE)
     same = result["validation"]
     assert (same["sequences"], same["draws"]) == (last["sequences"], last["draws"]) == (7, 1)
     assert same["value"] == pytest.approx(last["nats_per_token"], rel=1e-5)
@@ -276,24 +276,24 @@ def test_the_first_draw_is_the_validation_of_training(tmp_path, published):
     assert result["protocol"]["sequences"] == 11 and result["bound"]["nats_per_token"]["value"] != same["value"]
     saved, data = open_saved(tmp_path), published.data
     few, many = ([terms(*[[1.0, 0.0, 0.0]] * number)] for number in (6, 11))
-    assert evaluation.validation(saved, data, few, asked) is None
-    for other in (replace(asked, seed=1), replace(asked, data=data.folder)):
+    assert evaluation.validation(saved, data, few, changed) is None
+    for other in (replace(changed, seed=1), replace(changed, data=data.folder)):
         assert evaluation.validation(saved, data, many, other) is None
 
 
 @pytest.mark.slow
-def test_without_a_scorer_the_bound_is_still_told(options):
+def test_without_a_scorer_the_bound_is_still_reported(options):
     result = evaluate(options, ALONE)
     assert result["generative"] is None
     assert evaluate(replace(options, replicates=1), ALONE)["bound"]["nats_per_token"]["noise"] is None
 
 
 def test_a_scorer_that_is_not_there_costs_one_warning_before_anything_is_measured(options, monkeypatch, capsys):
-    told = []
-    monkeypatch.setattr("recipes.evaluate.validate", lambda *a, **k: told.append(capsys.readouterr().err) or 1 / 0)
+    output = []
+    monkeypatch.setattr("recipes.evaluate.validate", lambda *a, **k: output.append(capsys.readouterr().err) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         evaluate(replace(options, scorer="./no-such-folder"), ALONE)
-    (line,) = told[0].splitlines()
+    (line,) = output[0].splitlines()
     assert line.startswith("warning: no generative perplexity, the bound alone: scorer='./no-such-folder' cannot be")
     assert "no folder ./no-such-folder" in line and "--scorer none" in line
 
@@ -304,18 +304,21 @@ def test_without_a_judge_there_is_the_bound(options, monkeypatch, capsys):
     monkeypatch.setattr("recipes.data.hub.HfApi.model_info", lambda *a, **k: tries.append(a) or 1 / 0)
     result = evaluate(replace(options, scorer="someone/judge"), ALONE)
     assert result["bound"] == evaluate(options, ALONE)["bound"] and result["generative"] is None and len(tries) == 1
-    said = capsys.readouterr().err
-    assert said.count("warning") == 1 and "no folder someone/judge, and no such model on the hub can be reached" in said
+    output = capsys.readouterr().err
+    assert (
+        output.count("warning") == 1
+        and "no folder someone/judge, and no such model on the hub can be reached" in output
+    )
     assert "someone/judge" in result["protocol"]["no_generative"]
     assert evaluate(options, ALONE)["protocol"]["no_generative"] == "not asked for"
 
 
 def test_a_judge_that_fails_at_the_samples_loses_no_bound(options, monkeypatch, scorer, capsys):
-    asked = replace(options, scorer=str(scorer))
-    assert evaluate(replace(asked, scorer_bos=True), ALONE)["bound"]
+    changed = replace(options, scorer=str(scorer))
+    assert evaluate(replace(changed, scorer_bos=True), ALONE)["bound"]
     assert "has no beginning of text" in capsys.readouterr().err
     monkeypatch.setattr("recipes.evaluate.generated", lambda *a: open_prepared(options.run))
-    result = evaluate(asked, ALONE)
+    result = evaluate(changed, ALONE)
     assert result["generative"] is None and "no prepared text" in result["protocol"]["no_generative"]
 
 

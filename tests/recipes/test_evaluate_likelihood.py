@@ -93,7 +93,7 @@ def blocked(tmp_path_factory):
     return publish_tiny(tmp_path_factory.mktemp("blocks"), pace="blocks:size=4")
 
 
-def test_a_network_of_blocks_reads_block_by_block_and_keeps_what_it_worked_out(blocked, monkeypatch):
+def test_a_network_of_blocks_is_evaluated_by_blocks_with_a_cache(blocked, monkeypatch):
     saved, data, pace = open_saved(blocked.run), blocked.data, dd.paces.Blocks(4)
     order = reader(saved, "left_to_right", 24, 2, pace)
     likely = exact(saved, data, order, None, 3, 3, ALONE, 24, 2, pace)
@@ -113,7 +113,7 @@ def test_a_network_of_blocks_reads_block_by_block_and_keeps_what_it_worked_out(b
 
 
 class Share(World):
-    """One of several processes, that hears nothing of the others."""
+    """One of several processes, without communication."""
 
     def gather(self, value):
         return [value]
@@ -147,20 +147,20 @@ def test_a_network_of_packed_rows_sees_no_padding(packed):
     assert not any(bool((z == packed.data.pad_id).any()) for z in seen)
 
 
-def test_the_command_tells_it(published, tmp_path, capsys):
+def test_the_command_prints_the_likelihood(published, tmp_path, capsys):
     place = tmp_path / "result.json"
-    asked = ["--scorer", "none", "--replicates", "1", "--sequences", "5", "--likelihood", ENTROPY]
-    main([str(published.run), *asked, "--likelihood-steps", "6", "--out", str(place)])
+    flags = ["--scorer", "none", "--replicates", "1", "--sequences", "5", "--likelihood", ENTROPY]
+    main([str(published.run), *flags, "--likelihood-steps", "6", "--out", str(place)])
     result = json.loads(place.read_text(encoding="utf-8"))
     shown = " ".join(capsys.readouterr().out.split())
     assert "likelihood perplexity" in shown and f"{result['likelihood']['nats_per_token']['value']:.4f}" in shown
     assert "likelihood: exact, over 5 texts" in shown and "6 network calls per batch, padding: given" in shown
 
 
-def test_the_command_tells_what_a_group_and_an_order_cost(published, tmp_path, capsys):
+def test_the_command_prints_the_cost_of_groups_and_orders(published, tmp_path, capsys):
     place = tmp_path / "result.json"
-    asked = ["--scorer", "none", "--replicates", "1", "--sequences", "4", "--likelihood", "in_order:lanes:4"]
-    main([str(published.run), *asked, "--likelihood-group", "4", "--out", str(place)])
+    flags = ["--scorer", "none", "--replicates", "1", "--sequences", "4", "--likelihood", "in_order:lanes:4"]
+    main([str(published.run), *flags, "--likelihood-group", "4", "--out", str(place)])
     likely = json.loads(place.read_text(encoding="utf-8"))["likelihood"]
     shown = " ".join(capsys.readouterr().out.split())
     for name in ("drawing_together", "order"):
@@ -176,7 +176,7 @@ def test_without_the_option_there_is_none(published, capsys):
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("changed", "message"),
     [
         ({"likelihood": "confidense"}, "did you mean 'confidence'"),
         ({"likelihood": "confidence:temperature=-1"}, "likelihood: temperature is -1"),
@@ -187,12 +187,12 @@ def test_without_the_option_there_is_none(published, capsys):
         ({"likelihood_group": 2, "likelihood_steps": 3}, "likelihood_group=2: must be given without likelihood_steps"),
     ],
 )
-def test_bad_options_are_refused_before_the_run_is_opened(published, asked, message):
+def test_bad_options_are_refused_before_the_run_is_opened(published, changed, message):
     with pytest.raises(ValueError, match=message):
-        options(published, **asked) if "likelihood" not in asked else replace(options(published), **asked)
+        options(published, **changed) if "likelihood" not in changed else replace(options(published), **changed)
 
 
-def test_what_has_no_likelihood_is_refused_before_anything_is_measured(published, tmp_path, monkeypatch):
+def test_models_without_a_likelihood_are_refused_before_anything_is_measured(published, tmp_path, monkeypatch):
     monkeypatch.setattr("recipes.evaluate.validate", lambda *a, **k: 1 / 0)
     for name, message in (
         ("ancestral", r"likelihood='ancestral': order is Ancestral\(.*ddlib.bound"),

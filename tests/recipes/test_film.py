@@ -142,7 +142,7 @@ def test_every_step_and_call_is_kept_and_nothing_is_drawn_differently(process, s
                 before[event.position] = event.state
 
 
-def test_a_text_that_is_not_asked_about_counts_no_call():
+def test_a_sequence_that_is_not_evaluated_counts_no_call():
     """All but one text of the batch are given."""
     process = PROCESSES["masks"]
     prompt = torch.zeros(3, LENGTH, dtype=torch.int64)
@@ -191,22 +191,22 @@ def test_a_text_by_blocks_is_filmed_from_its_first_step_to_its_last(name, size):
 
 
 def by_posterior(process, cavity, text):
-    """For each event that came down: its chance, and what Bayes' rule says of the states of its level."""
+    """For each descent: its probability, and the probabilities of the states of its level by Bayes' rule."""
     times = [1.0, *(frame.t for frame in text.frames)]
     for step, frame in enumerate(text.frames):
         z = torch.tensor([text.states(step)])
         t, s = (torch.tensor([time], dtype=F64) for time in times[step : step + 2])
-        law = process.posterior(cavity(z, t).softmax(-1), z, t, s)[0]
+        probs = process.posterior(cavity(z, t).softmax(-1), z, t, s)[0]
         for event in frame.events:
             level = process.level_of(torch.arange(process.num_states)[None])[0]
-            mates = torch.where(level == level[event.state], law[event.position], 0.0)
+            mates = torch.where(level == level[event.state], probs[event.position], 0.0)
             yield event, mates / mates.sum()
 
 
 CHANCES = [
-    (name, law)
+    (name, meaning)
     for name in ("masks", "three levels", "three levels, xi < 1")
-    for law in ("cavity", "posterior", "children")
+    for meaning in ("cavity", "posterior", "children")
 ]
 
 
@@ -228,11 +228,11 @@ def test_a_chance_is_that_of_bayes_rule(name, parameterization):
         return dd.cavity_logits(process, network(z, t.float()), z, t, parameterization)
 
     for text in texts:
-        for event, law in by_posterior(process, cavity, text):
+        for event, probs in by_posterior(process, cavity, text):
             number += 1
             assert event.mark == Mark.DOWN
-            assert event.chance == pytest.approx(float(law[event.state]), abs=1e-9)
-            best = law.topk(len(event.others))
+            assert event.chance == pytest.approx(float(probs[event.state]), abs=1e-9)
+            best = probs.topk(len(event.others))
             assert [chance for _, chance in event.others] == pytest.approx(best.values.tolist(), abs=1e-9)
     assert number >= 3 * LENGTH
 
@@ -244,8 +244,8 @@ def test_a_chance_is_that_of_bayes_rule_in_any_hierarchy(hierarchy, schedule):
     process = dd.processes.Hierarchical(hierarchy, schedule)
     network = Table(process)
     _, (text,) = filmed(process, Ancestral(), rows=1, denoiser=network, times=torch.linspace(1, 0, 5).double())
-    for event, law in by_posterior(process, lambda z, t: network(z, t.float()), text):
-        assert event.chance == pytest.approx(float(law[event.state]), abs=1e-9)
+    for event, probs in by_posterior(process, lambda z, t: network(z, t.float()), text):
+        assert event.chance == pytest.approx(float(probs[event.state]), abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["GIDD", "uniform"])
@@ -256,16 +256,16 @@ def test_a_word_without_levels_has_the_chance_of_the_word(name):
     for text in texts:
         for step, frame in enumerate(text.frames):
             z, t = torch.tensor([text.states(step)]), torch.tensor([1.0 if not step else text.frames[step - 1].t])
-            law = network(z, t).softmax(-1)[0]
+            probs = network(z, t).softmax(-1)[0]
             for event in frame.events:
                 number += event.chance is not None
                 assert (event.chance is None) == (event.mark == Mark.UP)
                 if event.chance is not None:
-                    assert event.chance == pytest.approx(float(law[event.position, event.state]), abs=1e-9)
+                    assert event.chance == pytest.approx(float(probs[event.position, event.state]), abs=1e-9)
     assert number >= 3 * LENGTH
 
 
-def test_what_is_taken_back_is_marked_and_drawn_anew():
+def test_remasked_tokens_are_marked_and_drawn_anew():
     _, texts = filmed(PROCESSES["three levels"], Remask(0.5))
     marks = [event.mark for text in texts for frame in text.frames for event in frame.events]
     assert marks.count(Mark.UP) > 3 and marks.count(Mark.DOWN) > marks.count(Mark.UP)
@@ -282,8 +282,8 @@ def test_temperature_has_no_part_in_a_chance():
     assert all(event.others[0][0] == event.state and 0 < event.chance < 1 for event in events)
 
 
-def test_what_finishes_a_text_early_is_seen_too():
-    """Endings ask the network on their own, stop the steps, and change words at the end."""
+def test_early_endings_are_recorded_too():
+    """Endings call the network separately, stop the steps, and change tokens at the end."""
     process, network = PROCESSES["three levels"], Table(PROCESSES["three levels"])
     network.table.zero_()  # so that it does not change its mind
     endings = [dd.samplers.Settled(entropy=10.0, steps=2), dd.samplers.EndOfText(2, fill=0)]
@@ -293,20 +293,20 @@ def test_what_finishes_a_text_early_is_seen_too():
     assert 0 < len(text.frames) < STEPS and text.states(len(text.frames)) == words[0].tolist()
     assert text.frames[-1].calls == calls > 0
     p, number = network(words, torch.ones(1)).softmax(-1), 0
-    t, s = torch.tensor([0.6], dtype=F64), torch.tensor([0.3], dtype=F64)  # any: the law of a child is the same
+    t, s = torch.tensor([0.6], dtype=F64), torch.tensor([0.3], dtype=F64)  # children do not depend on them
     level = process.level_of(torch.arange(process.num_states)[None])[0]
     for step, frame in enumerate(text.frames):
         before = torch.tensor([text.states(step)])
-        law = process.posterior(p, before, t, s)[0]
+        probs = process.posterior(p, before, t, s)[0]
         for event in frame.events:
             if level[event.state] == level[before[0, event.position]] - 1:  # one draw, by the sampler or by the ending
-                mates = torch.where(level == level[event.state], law[event.position], 0.0)
+                mates = torch.where(level == level[event.state], probs[event.position], 0.0)
                 assert event.chance == pytest.approx(float(mates[event.state] / mates.sum()), abs=1e-9)
                 number += 1
     assert number >= 3
 
 
-def test_it_serves_what_the_sampler_inside_serves():
+def test_the_wrapper_supports_the_processes_of_its_sampler():
     process, guidance = PROCESSES["masks"], dd.guidance.ClassifierFree.examples()[-1]
     particles = dd.samplers.Particles(Ancestral(), lambda z, t: 0.0 * t, 2)
     with pytest.raises(TypeError, match="a row is several texts there"):
@@ -328,7 +328,7 @@ class Twice(Sampler):
         return State(self.both.z[::2], self.both.t[::2])
 
 
-def test_a_sampler_with_several_texts_for_one_is_filmed_without_chances():
+def test_samplers_with_several_sequences_per_row_are_filmed_without_chances():
     network = Table(PROCESSES["masks"])
     words, texts = filmed(PROCESSES["masks"], Twice(), denoiser=network)
     for row, text in enumerate(texts):

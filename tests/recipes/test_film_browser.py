@@ -24,13 +24,13 @@ NAMES = [EVIL, *["the", "of", "people", "state", "union", "we", "must", "build",
 
 @pytest.fixture(scope="module")
 def film():
-    """Two texts of a remasking sampler, and what the page is told of them."""
-    law = torch.randn(LENGTH, 12, generator=torch.Generator().manual_seed(0))
+    """Two texts of a remasking sampler, and the data of the page."""
+    logits = torch.randn(LENGTH, 12, generator=torch.Generator().manual_seed(0))
     filmed = Filmed(dd.samplers.Remask(0.3), 2)
     prompt = torch.full((LENGTH,), PROCESS.num_states - 1)
     prompt[1] = 4
     texts = filmed.end(dd.sample(
-        PROCESS, lambda z, t: law.expand(len(z), -1, -1), (2, LENGTH), filmed, STEPS, prompt, infill=True,
+        PROCESS, lambda z, t: logits.expand(len(z), -1, -1), (2, LENGTH), filmed, STEPS, prompt, infill=True,
         generator=torch.Generator().manual_seed(0), on_step=filmed.on_step,
     ))  # fmt: skip
 
@@ -59,26 +59,26 @@ def browser(opened):
     browser.open(address)
     yield browser
     assert browser.wrong() == []
-    assert [url for url in browser.asked() if url != address and not url.startswith("data:")] == []
+    assert [url for url in browser.requests() if url != address and not url.startswith("data:")] == []
 
 
 def shown(browser):
     """Step, time, calls; what stands at each position; how it is marked."""
-    said = re.match(r"step (\d+) of (\d+) · t = ([\d.]+) · (\d+) network calls?", browser.run(WHEN))
+    heading = re.match(r"step (\d+) of (\d+) · t = ([\d.]+) · (\d+) network calls?", browser.run(WHEN))
     spans = browser.run("[...document.querySelectorAll('#text span')].map(s => [s.textContent, s.className])")
-    return [float(one) for one in said.groups()], [text for text, _ in spans], [kinds.split() for _, kinds in spans]
+    return [float(one) for one in heading.groups()], [text for text, _ in spans], [kinds.split() for _, kinds in spans]
 
 
 def spelt(film, number, step):
-    told = film[1]
-    state = list(told["texts"][number]["start"])
-    for _, _, *events in told["texts"][number]["frames"][:step]:
+    packed = film[1]
+    state = list(packed["texts"][number]["start"])
+    for _, _, *events in packed["texts"][number]["frames"][:step]:
         for position, now, *_ in events:
             state[position] = now
-    return [told["states"][one][0].strip() for one in state]
+    return [packed["states"][one][0].strip() for one in state]
 
 
-def test_it_opens_on_noise_and_escapes_what_it_shows(browser, film):
+def test_the_page_opens_on_noise_and_escapes_its_content(browser, film):
     numbers, words, kinds = shown(browser)
     assert numbers == [0, STEPS, 1, 0]
     assert words == spelt(film, 0, 0) and words.count("_") == LENGTH - 1
@@ -88,7 +88,7 @@ def test_it_opens_on_noise_and_escapes_what_it_shows(browser, film):
     assert EVIL in browser.run("about.textContent") and browser.run("about.querySelector('b')") is None
 
 
-def test_the_slider_moves_and_every_step_is_what_was_drawn(browser, film):
+def test_the_slider_moves_and_every_step_shows_the_drawn_states(browser, film):
     browser.click("#step", 0.5)
     (step, _, t, calls), words, _ = shown(browser)
     assert 8 <= step <= 12 and words == spelt(film, 0, int(step))
@@ -134,8 +134,8 @@ def test_arrow_keys_go_through_steps_and_in_the_text_through_positions(browser, 
     assert "position 1" in browser.run("detail.textContent") and "prompt" in browser.run("detail.textContent")
 
 
-def test_the_chance_is_told_where_the_mouse_is(browser, film):
-    text, told = film[0][0], film[1]
+def test_the_page_shows_the_probability_under_the_mouse(browser, film):
+    text, packed = film[0][0], film[1]
     seen = set()
     for step, frame in enumerate(text.frames, start=1):
         for event in frame.events:
@@ -146,19 +146,19 @@ def test_the_chance_is_told_where_the_mouse_is(browser, film):
             browser.until(f"step.value == {step}")
             left, top, width, height = browser.place(f"[data-position='{event.position}']")
             browser.mouse("mouseMoved", left + width / 2, top + height / 2)
-            says = browser.run("detail.textContent")
-            assert says.startswith(f"position {event.position}: ") and f"in step {step} (t = {frame.t:.3f})" in says
+            label = browser.run("detail.textContent")
+            assert label.startswith(f"position {event.position}: ") and f"in step {step} (t = {frame.t:.3f})" in label
             if event.mark == 1:
-                assert "went up from" in says and "no network call" in says and "taken back or replaced" in says
+                assert "went up from" in label and "no network call" in label and "taken back or replaced" in label
             else:
                 number = float(f"{100 * event.chance:.3g}")
-                assert f"came down from _ in step {step}" in says and f"chance {number:g} %" in says
-                assert "likeliest then: " in says
+                assert f"came down from _ in step {step}" in label and f"chance {number:g} %" in label
+                assert "likeliest then: " in label
     assert seen == {0, 1}
-    assert told["texts"][0]["end"] == LENGTH - 4
+    assert packed["texts"][0]["end"] == LENGTH - 4
 
 
-def test_another_sample_a_fragment_and_what_stands_behind_the_end(browser, film, opened):
+def test_other_samples_fragments_and_positions_behind_the_end(browser, film, opened):
     browser.run("(sample.value = 1, sample.dispatchEvent(new Event('change')), 0)")
     browser.key("End", 35)
     assert shown(browser)[1] == spelt(film, 1, len(film[0][1].frames))

@@ -1,4 +1,4 @@
-"""The page: what it is told, that nothing in it can break out, and that ``recipes.generate`` writes it."""
+"""The page: its data, escaped content, and ``recipes.generate``, which writes it."""
 
 import io
 import json
@@ -60,25 +60,25 @@ def quiet():
     return make_console(io.StringIO())
 
 
-def test_states_are_spelt_once_and_only_changes_are_told():
+def test_states_are_spelt_once_and_only_changes_are_packed():
     down = Event(1, 9, Mark.DOWN, 0.123456, ((10, 0.876544), (9, 0.123456)))
     text = Text([MASK, MASK], [0], [Frame(0.75, 1, [down]), Frame(0.5, 1, []), Frame(0.0, 2, [])])
-    told = pack([text], [2], PROCESS, lambda state: Spelt(f"s{state}", state == 9))
-    assert told["levels"] == [["word", 6], ["cluster 1", 3], ["cluster 2", 2], ["mask", 1]]
-    assert told["states"] == [[f"s{MASK}", 3, 0], ["s9", 2, 1], ["s10", 2, 0]]
+    packed = pack([text], [2], PROCESS, lambda state: Spelt(f"s{state}", state == 9))
+    assert packed["levels"] == [["word", 6], ["cluster 1", 3], ["cluster 2", 2], ["mask", 1]]
+    assert packed["states"] == [[f"s{MASK}", 3, 0], ["s9", 2, 1], ["s10", 2, 0]]
     frames = [[0.75, 1, [1, 1, 0, 0.123, 2, 0.877, 1, 0.123]], [0.5, 1], [0.0, 2]]
-    assert told["texts"] == [{"start": [0, 0], "given": [0], "end": 2, "frames": frames}]
+    assert packed["texts"] == [{"start": [0, 0], "given": [0], "end": 2, "frames": frames}]
 
 
 @pytest.mark.usefixtures("checked_in_full")
-def test_a_page_grows_with_what_changes_not_with_steps():
+def test_the_size_of_a_page_grows_with_changes_not_with_steps():
     sizes, events = [], []
     for steps in (8, 40):
         film = Filmed(dd.samplers.Ancestral(), 1)
         network = lambda z, t: torch.zeros(*z.shape, 6)  # noqa: E731
         texts = film.end(dd.sample(PROCESS, network, (1, 80), film, steps, on_step=film.on_step))
-        told = json.dumps(pack(texts, [80], PROCESS, lambda state: Spelt("x")), separators=(",", ":"))
-        sizes.append(len(told))
+        packed = json.dumps(pack(texts, [80], PROCESS, lambda state: Spelt("x")), separators=(",", ":"))
+        sizes.append(len(packed))
         events.append(sum(len(frame.events) for frame in texts[0].frames))
     for size, steps, number in zip(sizes, (8, 40), events, strict=True):
         assert size < 80 * 3 + 45 * number + 20 * steps + 400
@@ -140,7 +140,7 @@ def test_samples_are_the_same_with_a_page(run, tmp_path, sampler):
     assert bool(ups) == sampler.startswith("remask")
 
 
-def test_the_command_says_where_the_page_is_and_how_it_was_drawn(run, tmp_path, capsys):
+def test_the_command_prints_the_path_of_the_page_and_its_protocol(run, tmp_path, capsys):
     where = tmp_path / "page.html"
     command = [str(run), "--steps", "2", "--samples", str(FILMED + 1), "--length", "4", "--html", str(where)]
     main(command)
@@ -154,16 +154,16 @@ def test_the_command_says_where_the_page_is_and_how_it_was_drawn(run, tmp_path, 
 def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
-    for where, told in (
+    for where, packed in (
         (tmp_path / "folder", "is a folder, must be a file"),
         (tmp_path / "file" / "page.html", "file is a file, must be a folder"),
         (tmp_path / "file" / "more" / "page.html", "file is a file, must be a folder"),
     ):
-        with pytest.raises(SystemExit, match=rf"^error: html={where}: .*{told}$"):
+        with pytest.raises(SystemExit, match=rf"^error: html={where}: .*{packed}$"):
             main(["runs/nothere", "--html", str(where)])
 
 
-def test_what_the_page_is_made_of_lies_beside_the_code():
+def test_the_files_of_the_page_lie_beside_the_code():
     """A wheel takes every file of the package; a source that .gitignore names would be missing in it."""
     room = Path(__file__).parents[2] / "recipes" / "visualization"
     assert {path.suffix for path in room.glob("page.*")} == {".py", ".html", ".css", ".js"}

@@ -1,4 +1,4 @@
-"""The first run on one's own text: a prepared folder is enough, and what README says is what one types."""
+"""The first run on one's own text: a prepared folder is enough, and the commands are those of README."""
 
 import re
 import shlex
@@ -24,7 +24,7 @@ LOCAL = ["local", "--files", "mytext.txt", "--tokenizer", "train:280", "--out", 
 
 
 def lines(name):
-    """A text of somebody's, one document a line."""
+    """A user's text, one document a line."""
     return [f"{name} time {number} and again the {number % 7} of us" for number in range(60)]
 
 
@@ -110,12 +110,12 @@ CONTRADICTIONS = {
 def test_a_contradiction_names_the_flag_and_both_values(here, flags, given, there):
     with pytest.raises(SystemExit) as caught:
         owt.main(["hdlm", "--smoke", *flags])
-    said = str(caught.value)
-    assert f"data.corpus.{given}: data/mine holds another corpus, prepared with {there}." in said
-    assert "--data.folder data/mine" in said and "remove" not in said and len(said) < 250
+    message = str(caught.value)
+    assert f"data.corpus.{given}: data/mine holds another corpus, prepared with {there}." in message
+    assert "--data.folder data/mine" in message and "remove" not in message and len(message) < 250
 
 
-def test_a_recipe_whose_own_folder_holds_other_text_says_how_to_take_it(here):
+def test_the_error_of_a_folder_with_other_text_names_the_flag_to_use_it(here):
     _, recipe = owt.recipes()["mdlm"]
     recipe = replace(recipe, data=replace(recipe.data, corpus=speeches(), folder=Path("data/mine")))
     with pytest.raises(SystemExit, match=r"data\.corpus\.tokenizer='train:1024': .*; 4 more values differ") as caught:
@@ -132,8 +132,8 @@ def test_a_folder_that_is_not_there_is_not_filled_with_other_text(here):
 def test_preparing_over_other_text_is_refused_without_advice_to_delete(here, capsys):
     with pytest.raises(SystemExit) as caught:
         prepare.main([*LOCAL[:3], "--tokenizer", "train:290", *LOCAL[5:], "--held-out", "7"])
-    said = str(caught.value)
-    assert said == (
+    message = str(caught.value)
+    assert message == (
         "error: data/mine holds something else, choose another folder: tokenizer was 'train:280', is 'train:290'; "
         "train.split was 'train[:-3]', is 'train[:-7]'; validation.split was 'train[-3:]', is 'train[-7:]'"
     )
@@ -143,15 +143,15 @@ def test_preparing_over_other_text_is_refused_without_advice_to_delete(here, cap
 
 
 @pytest.mark.parametrize(
-    ("corpus", "folder", "said"),
+    ("corpus", "folder", "command"),
     [
         ("owt", "data/owt", "recipes.owt hdlm --data.folder data/owt"),
         ("lm1b", "data/lm1b", "recipes.lm1b hdlm --data.folder data/lm1b"),
         ("speeches", "a b/c d", "recipes.owt hdlm --smoke --data.folder 'a b/c d' --output.folder 'runs/c d'"),
     ],
 )
-def test_the_printed_command_by_corpus(corpus, folder, said):
-    assert f"python -m {said}\n" in prepare.advice(corpus, Path(folder)) + "\n"
+def test_the_printed_command_by_corpus(corpus, folder, command):
+    assert f"python -m {command}\n" in prepare.advice(corpus, Path(folder)) + "\n"
 
 
 def test_clusters_of_the_folder_end_with_the_command_that_trains_on_them(here, capsys):
@@ -190,6 +190,6 @@ def test_the_readmes_path_ends_in_samples(tmp_path, monkeypatch, capsys):
     for line in readme()[1:]:
         module, words = words_of(line)
         COMMANDS[module].main([*words, *(["--steps", "20"] if module == "owt" else [])])
-    said = capsys.readouterr().out
-    assert "train on it: " in said and "train with them: " in said and "sample 1\n" in said
+    output = capsys.readouterr().out
+    assert "train on it: " in output and "train with them: " in output and "sample 1\n" in output
     assert open_saved("runs/mine").process.levels == (514, 64, 8, 1)

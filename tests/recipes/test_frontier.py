@@ -46,8 +46,8 @@ def test_one_command_writes_the_cells_and_the_figure(published, scorer, capsys):
     main([str(published.run), "--scorer", str(scorer), *words])
     result = json.loads((published.run / "frontier.json").read_text())
     cells = result["cells"]
-    told = [(cell["sampler"], cell["budget"], cell["steps"]) for cell in cells]
-    assert told == [
+    rows = [(cell["sampler"], cell["budget"], cell["steps"]) for cell in cells]
+    assert rows == [
         ("confidence", 2, 2),
         ("confidence", 5, 5),
         ("theta_trapezoidal", 2, 1),
@@ -86,15 +86,15 @@ def test_cells_of_the_same_settings_are_kept_and_others_measured_again(options, 
 
 
 def test_other_weights_are_measured_again(options, published, tmp_path, monkeypatch):
-    asked = replace(options, run=str(shutil.copytree(published.run, tmp_path / "run")), samplers=("confidence",))
-    run(asked)
+    changed = replace(options, run=str(shutil.copytree(published.run, tmp_path / "run")), samplers=("confidence",))
+    run(changed)
     opened = command.LoadOptions.open
     monkeypatch.setattr(command.LoadOptions, "open", lambda *given: replace(opened(*given), sha256="trained on"))
-    result = run(asked)
+    result = run(changed)
     assert result["protocol"]["checkpoint_sha256"] == "trained on" and len(result["cells"]) == 2
 
 
-def test_what_does_not_fit_is_refused_before_any_work(options, published, tmp_path, monkeypatch):
+def test_mismatches_are_refused_before_any_work(options, published, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "measured", None)
     with pytest.raises(ValueError, match="nonsense"):
         replace(options, samplers=("ancestral", "nonsense"))
@@ -113,10 +113,10 @@ def test_what_does_not_fit_is_refused_before_any_work(options, published, tmp_pa
 
 def test_a_sampler_of_levels_is_refused_by_name_and_left_out_by_default(tmp_path):
     flat = publish_tiny(tmp_path, dict(kind="uniform", schedule="linear"))
-    asked = Options(run=str(flat.run), scorer="none", samples=2, calls=(2,))
+    changed = Options(run=str(flat.run), scorer="none", samples=2, calls=(2,))
     with pytest.raises(ValueError, match="samplers='confidence': Confidence needs a process with levels"):
-        run(replace(asked, samplers=("ancestral", "confidence")))
-    assert [cell["sampler"] for cell in run(asked)["cells"]] == ["ancestral"]
+        run(replace(changed, samplers=("ancestral", "confidence")))
+    assert [cell["sampler"] for cell in run(changed)["cells"]] == ["ancestral"]
 
 
 def test_blocks_share_the_calls(tmp_path):

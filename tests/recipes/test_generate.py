@@ -15,7 +15,7 @@ from recipes.console import make_console
 from recipes.embeddings.naming import cluster_names
 from recipes.generate import Options, generate, main
 from recipes.generation.prompt import prompt_states
-from recipes.generation.sampling import NOISE, Sampling, draw, protocol, told
+from recipes.generation.sampling import NOISE, Sampling, draw, protocol, protocol_text
 from recipes.model_io import open_saved
 
 
@@ -71,9 +71,9 @@ def test_every_knob_is_that_of_ddlib(saved):
     assert torch.equal(draw(saved, sampling, 3, torch.arange(2), LENGTH), expected)
 
 
-def test_a_protocol_is_told_in_words(saved):
+def test_a_protocol_is_printed_in_words(saved):
     sampling = Sampling(steps=6, temperature=(1.0, 0.5), forbidden=(" a", "b"), top_k=3)
-    assert told(protocol(saved, sampling, 0, 8)) == (
+    assert protocol_text(protocol(saved, sampling, 0, 8)) == (
         "ancestral, 6 steps, temperature 1 to 0.5, top-p 1, top-k 3, forbidden [' a', 'b']"
     )
 
@@ -89,7 +89,7 @@ def test_a_sample_has_its_number_as_its_seed(run):
     assert generate(Options(**options, numbers=(3, 1)), quiet()) == [four[3], four[1]]
 
 
-def test_samples_are_the_same_whatever_they_are_drawn_with(saved):
+def test_samples_do_not_depend_on_the_rest_of_the_batch(saved):
     sampling, index = Sampling(steps=8), torch.arange(5)
     whole = draw(saved, sampling, 3, index, LENGTH)
     assert whole.shape == (5, LENGTH) and int(whole.max()) < saved.process.vocab_size
@@ -99,7 +99,7 @@ def test_samples_are_the_same_whatever_they_are_drawn_with(saved):
 
 
 @pytest.mark.parametrize("sampler", ["ancestral", "first_hitting", "ancestral:force_transition=true"])
-def test_a_prompt_stands_and_what_follows_is_free(run, saved, tmp_path, sampler):
+def test_a_prompt_is_kept_and_the_following_positions_are_free(run, saved, tmp_path, sampler):
     out = tmp_path / "texts" / "samples.jsonl"
     sampling = Sampling(steps=4, sampler=sampler)
     texts = generate(Options(run=str(run), prompt="The state of", samples=3, sampling=sampling, out=out), quiet())
@@ -116,8 +116,8 @@ def test_a_prompt_stands_and_what_follows_is_free(run, saved, tmp_path, sampler)
 def test_gaps_are_filled_and_all_else_stands(saved, run, tmp_path):
     out = tmp_path / "filled.jsonl"
     prompt = "The [MASK:3] of our[MASK] is"
-    states, said = prompt_states(saved, prompt, LENGTH)
-    assert states[said] == saved.special.eos
+    states, given = prompt_states(saved, prompt, LENGTH)
+    assert states[given] == saved.special.eos
     free = states == saved.process.num_states - 1
     assert int(free.sum()) == 4 and len(states) == LENGTH
     generate(Options(run=str(run), prompt=prompt, samples=6, sampling=Sampling(steps=4), out=out), quiet())
@@ -185,7 +185,7 @@ def test_greedy_sampling_and_precision_are_honoured(run):
         ({"stop_entropy": -0.1}, "stop_entropy=-0.1: must be at least 0"),
     ],
 )
-def test_what_cannot_be_sampled_is_refused_at_once(values, message):
+def test_bad_sampling_options_are_refused_at_once(values, message):
     with pytest.raises(ValueError, match=message):
         Sampling(**values)
 
@@ -196,10 +196,10 @@ def test_a_prompt_longer_than_the_sequence_is_refused(run):
 
 
 @pytest.mark.parametrize("gap", ["<mask>", "[mask]", "<MASK>", "[Mask:3]", "[MASK: 3]", "{mask}"])
-def test_what_looks_like_a_gap_hints_at_one(gap):
-    with pytest.raises(ValueError, match=r"prompt: .* would be read as text; did you mean \[MASK\], or") as told:
+def test_a_prompt_that_looks_like_a_gap_gives_a_hint(gap):
+    with pytest.raises(ValueError, match=r"prompt: .* would be read as text; did you mean \[MASK\], or") as caught:
         Options(run="r", prompt=f"We {gap} act [MASK].")
-    assert gap in str(told.value)
+    assert gap in str(caught.value)
     Options(run="r", prompt="We [MASK:3] the [MASK] of [a mask] <unmask> [MASKED].")
 
 
@@ -209,7 +209,7 @@ def test_a_samplers_typo_ends_as_other_flags_do(command):
         command(["runs/x", "--sampler", "ancestrall"])
 
 
-def test_a_folder_that_is_not_there_is_said_to_be_that(monkeypatch, tmp_path):
+def test_the_error_names_a_missing_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def unreachable(name, revision, ignore_patterns):
@@ -217,9 +217,9 @@ def test_a_folder_that_is_not_there_is_said_to_be_that(monkeypatch, tmp_path):
 
     monkeypatch.setattr("recipes.model_io.opening.snapshot_download", unreachable)
     for command in (main, evaluate.main):
-        with pytest.raises(SystemExit) as told:
+        with pytest.raises(SystemExit) as caught:
             command(["runs/nothere"])
-        assert str(told.value) == "error: no folder runs/nothere, and no such model on the hub can be reached"
+        assert str(caught.value) == "error: no folder runs/nothere, and no such model on the hub can be reached"
     with pytest.raises(SystemExit, match="no folder runs/a/b, and that is no owner/name on the hub"):
         main(["runs/a/b"])
 
@@ -241,14 +241,14 @@ PROMPTS = ("We", "The state of our union is", "The [MASK:3] of our[MASK]")
 
 
 @pytest.mark.parametrize("sampler", slow_but(["ancestral", "confidence:threshold=0.5"], "ancestral"))
-def test_each_of_several_prompts_gives_what_it_gives_alone(run, sampler):
+def test_each_of_several_prompts_gives_the_same_as_alone(run, sampler):
     options = dict(run=str(run), samples=2, sampling=Sampling(steps=2, sampler=sampler))
     alone = [text for prompt in PROMPTS for text in generate(Options(**options, prompt=prompt), quiet())]
     assert generate(Options(**options, prompt=PROMPTS, batch=4), quiet()) == alone
     assert len(set(alone)) > 3
 
 
-def test_several_prompts_are_read_from_a_file_and_told_apart(run, tmp_path):
+def test_several_prompts_are_read_from_a_file_and_kept_separate(run, tmp_path):
     out, page, console = tmp_path / "out.jsonl", tmp_path / "page.html", quiet()
     (tmp_path / "prompts.txt").write_text(f"{PROMPTS[0]}\n\n{PROMPTS[1]}\n", encoding="utf-8")
     sampling = Sampling(steps=2)
@@ -292,7 +292,7 @@ def test_texts_are_streamed_as_they_stand(run, saved):
         ({"chat": True, "prompt": "What is [MASK]?"}, r"\[MASK\] is a gap, and a message has none"),
     ],
 )
-def test_what_cannot_be_asked_together_is_refused_at_once(values, message):
+def test_options_that_exclude_each_other_are_refused_at_once(values, message):
     with pytest.raises(ValueError, match=message):
         Options(run="r", **values)
 
@@ -305,9 +305,9 @@ def test_a_file_that_cannot_be_written_is_refused_before_weights_are_read(comman
     monkeypatch.setattr("recipes.model_io.options.open_saved", read)
     (tmp_path / "file").write_text("", encoding="utf-8")
     for out, message in (("", "is a folder, must be a file"), ("file/out", "file is a file, must be a folder")):
-        with pytest.raises(SystemExit, match=message) as told:
+        with pytest.raises(SystemExit, match=message) as caught:
             command.main(["them/theirs", "--out", str(tmp_path / out)])
-        assert str(told.value).startswith(f"error: out={tmp_path / out}: ")
+        assert str(caught.value).startswith(f"error: out={tmp_path / out}: ")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     if command is generating:
         with pytest.raises(SystemExit, match="holds no line of text"):

@@ -29,7 +29,7 @@ def request(*arguments, doc=0, kind="loglikelihood"):
     return Instance(kind, {}, arguments, 0, metadata=("task", doc, 1))
 
 
-def ask(model, *pairs):
+def scores_of(model, *pairs):
     return [score for score, _ in model.loglikelihood([request(*pair) for pair in pairs], disable_tqdm=True)]
 
 
@@ -47,14 +47,14 @@ def test_the_score_is_minus_the_mean_of_bounds_without_the_beginning(model):
         with torch.no_grad():
             bound = dd.bound(saved.process, denoiser, x, noise, parameterization="posterior")
         expected.append(float(bound.total[:, 1:].sum()))
-    assert ask(model, ("The state of", " our union"))[0] == pytest.approx(-sum(expected) / 4, rel=1e-5)
+    assert scores_of(model, ("The state of", " our union"))[0] == pytest.approx(-sum(expected) / 4, rel=1e-5)
 
 
 def test_scores_do_not_depend_on_batch_or_order(run, model):
     pairs = [("The state of", " our union"), ("The state of", " free people"), ("", "No."), ("We", " pay for them")]
-    expected = ask(model, *pairs)
-    assert ask(DiffusionLM(run, samples=4), *pairs) == pytest.approx(expected, rel=1e-5)
-    assert ask(model, *pairs[::-1])[::-1] == pytest.approx(expected, rel=1e-5)
+    expected = scores_of(model, *pairs)
+    assert scores_of(DiffusionLM(run, samples=4), *pairs) == pytest.approx(expected, rel=1e-5)
+    assert scores_of(model, *pairs[::-1])[::-1] == pytest.approx(expected, rel=1e-5)
 
 
 def test_choices_of_a_question_share_times_and_noise(model):
@@ -91,8 +91,8 @@ def test_times_of_a_question_are_stratified():
 def test_scores_per_token(run, model):
     context, completion = "The state of", " our union"
     size = len(model.saved.encode(context + completion))
-    per_token = ask(DiffusionLM(run, samples=4, per_token=True), (context, completion))[0]
-    assert per_token * size == pytest.approx(ask(model, (context, completion))[0], rel=1e-5)
+    per_token = scores_of(DiffusionLM(run, samples=4, per_token=True), (context, completion))[0]
+    assert per_token * size == pytest.approx(scores_of(model, (context, completion))[0], rel=1e-5)
 
 
 def test_greedy_is_never_claimed(model):
@@ -104,16 +104,16 @@ def test_the_conditional_score_leaves_the_context_clean(run, model):
     row = conditional._row("The state of ", "our union", 0)
     assert row.given == 1 + len(conditional.saved.encode("The state of"))
     assert model._row("The state of ", "our union", 0).given == 1
-    seen = watched(conditional, lambda: ask(conditional, ("The state of ", "our union")))
+    seen = watched(conditional, lambda: scores_of(conditional, ("The state of ", "our union")))
     words = torch.tensor(row.words)
     for z in seen:
         assert bool((z[:, : row.given] == words[: row.given]).all())
     assert any(bool((z[:, row.given :] != words[row.given :]).any()) for z in seen)
-    score, together = (ask(one, ("The state of ", "our union"))[0] for one in (conditional, model))
+    score, together = (scores_of(one, ("The state of ", "our union"))[0] for one in (conditional, model))
     assert together < score < 0
 
 
-def test_the_conditional_score_bounds_what_the_model_writes_behind_a_prompt():
+def test_the_conditional_score_is_the_bound_behind_a_prompt():
     """One free position of a masked process: -log p(word | context) exactly, so the mean of bounds is that."""
     process = dd.presets.mdlm(5)
     table = torch.randn(6, 6, 5, generator=torch.Generator().manual_seed(0))
@@ -161,12 +161,12 @@ def test_rolling_counts_every_word_once(model):
 @pytest.mark.slow
 def test_text_is_written_behind_the_context_up_to_a_stop(model):
     many = {"until": [], "max_gen_toks": 6}
-    asked = [request("The state of", many, doc=0, kind="generate_until"), request("We", many, doc=1)]
-    plain = model.generate_until(asked, disable_tqdm=True)
+    requests = [request("The state of", many, doc=0, kind="generate_until"), request("We", many, doc=1)]
+    plain = model.generate_until(requests, disable_tqdm=True)
     assert all(isinstance(text, str) for text in plain) and any(plain)
     shorter = model.generate_until([request("We", many | {"max_gen_toks": 2}, doc=1)], disable_tqdm=True)[0]
     assert len(shorter) < len(plain[1])
-    assert model.generate_until(asked[::-1], disable_tqdm=True)[::-1] == plain
+    assert model.generate_until(requests[::-1], disable_tqdm=True)[::-1] == plain
     warm = {"until": [], "do_sample": True, "temperature": 1.0}
     again = model.generate_until([request("The", warm, kind="generate_until")] * 2, disable_tqdm=True)
     assert again[0] != again[1]
@@ -184,7 +184,7 @@ def test_stops():
     assert until("one", "\n") == "one" and until("one", ["", "x"]) == "one"
 
 
-def test_batches_hold_what_is_alike():
+def test_batches_hold_sequences_of_like_length():
     words = ["a", "bb", "c", "dd", "e"]
     assert list(batches(words, len, 2)) == [[0, 2], [4], [1, 3]]
 
@@ -228,10 +228,10 @@ def test_lm_eval_finds_the_model_and_runs_a_local_task(run, model, tmp_path):
     samples = next((tmp_path / "out").rglob("samples_*.jsonl")).read_text(encoding="utf-8").splitlines()
     right = 0
     for line, (context, choices, answer) in zip(map(json.loads, samples), questions, strict=True):
-        asked = [
+        requests = [
             Instance("loglikelihood", {}, (context, f" {c}"), 0, ("local_union", line["doc_id"], 1)) for c in choices
         ]
-        scores = [score for score, _ in model.loglikelihood(asked, disable_tqdm=True)]
+        scores = [score for score, _ in model.loglikelihood(requests, disable_tqdm=True)]
         assert [float(response[0][0]) for response in line["resps"]] == pytest.approx(scores, rel=1e-5)
         right += scores.index(max(scores)) == answer
     assert results["results"]["local_union"]["acc,none"] == right / 2

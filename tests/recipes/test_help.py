@@ -34,42 +34,44 @@ def flags(text):
 @pytest.mark.parametrize("module", [owt, lm1b])
 @pytest.mark.parametrize("words", [["--help"], ["hdlm", "--help"], ["hdlm", "--smoke", "-h"]])
 def test_the_first_page_has_the_twelve_values_that_people_change_first(capsys, module, words):
-    told = page_of(capsys, module.main, words)
-    assert flags(told) == [
+    text = page_of(capsys, module.main, words)
+    assert flags(text) == [
         "--data.folder", "--data.length", "--data.packed", "--process.kind", "--model.kind", "--optimizer.lr",
         "--optimizer.warmup", "--output.folder", "--hardware.micro-batch", "--batch", "--steps", "--seed",
     ]  # fmt: skip
-    assert "--help-all lists every value" in told and len(told.splitlines()) <= 45
-    assert all(len(line) <= 120 for line in told.splitlines())
+    assert "--help-all lists every value" in text and len(text.splitlines()) <= 45
+    assert all(len(line) <= 120 for line in text.splitlines())
 
 
 def test_the_first_page_has_the_values_of_the_variant(capsys):
-    told = page_of(capsys, owt.main, ["hdlm", "--help"])
-    assert "--process.kind hdlm" in told and "--process.clusters" in told and "--output.folder runs/owt/hdlm" in told
-    told = page_of(capsys, owt.main, ["mdlm", "--steps", "7", "--smoke", "--help"])
-    assert "--process.kind mdlm" in told and "--process.clusters" not in told and "--batch 16" in told
-    told = page_of(capsys, owt.main, ["--help"])
-    assert "hdlm-levels" in told and "--output.folder (by variant)" in told and "--batch 512" in told
+    text = page_of(capsys, owt.main, ["hdlm", "--help"])
+    assert "--process.kind hdlm" in text and "--process.clusters" in text and "--output.folder runs/owt/hdlm" in text
+    text = page_of(capsys, owt.main, ["mdlm", "--steps", "7", "--smoke", "--help"])
+    assert "--process.kind mdlm" in text and "--process.clusters" not in text and "--batch 16" in text
+    text = page_of(capsys, owt.main, ["--help"])
+    assert "hdlm-levels" in text and "--output.folder (by variant)" in text and "--batch 512" in text
 
 
 def test_a_file_has_the_same_page(capsys, tmp_path):
     (tmp_path / "mine.yaml").write_text(recipe_yaml(owt.recipes()["hdlm"][1]))
-    told = page_of(capsys, train.main, [str(tmp_path / "mine.yaml"), "--help"])
-    assert len(flags(told)) == 12 and "--process.kind hdlm" in told and "usage: python -m recipes.train FILE" in told
-    told = page_of(capsys, train.main, [str(tmp_path / "mine.yaml"), "--help-all"])
-    assert "--output.keep" in told and "--process.gamma" in told
+    text = page_of(capsys, train.main, [str(tmp_path / "mine.yaml"), "--help"])
+    assert len(flags(text)) == 12 and "--process.kind hdlm" in text and "usage: python -m recipes.train FILE" in text
+    text = page_of(capsys, train.main, [str(tmp_path / "mine.yaml"), "--help-all"])
+    assert "--output.keep" in text and "--process.gamma" in text
 
 
 @pytest.mark.parametrize("word", ["-h", "--help", "--help-all"])
-def test_train_without_a_file_says_how_to_get_there(capsys, word):
+def test_train_without_a_file_names_the_commands_that_make_one(capsys, word):
     assert train.main([word]) is None
     assert "python -m recipes.train mine.yaml --help" in capsys.readouterr().out
 
 
 def test_all_values_can_be_had_without_naming_a_variant(capsys):
-    told = page_of(capsys, owt.main, ["--help-all"])
-    assert "--output.keep" in told and "--hardware.shard" in told
-    assert "first page" not in told and "Sequences of a step, over all devices." in told, "what --help says of --batch"
+    text = page_of(capsys, owt.main, ["--help-all"])
+    assert "--output.keep" in text and "--hardware.shard" in text
+    assert "first page" not in text and "Sequences of a step, over all devices." in text, (
+        "the text of --help for --batch"
+    )
 
 
 def test_a_field_marks_itself(monkeypatch):
@@ -87,7 +89,7 @@ def test_a_field_marks_itself(monkeypatch):
 
 
 def seconds(code):
-    """What a new interpreter takes as users start it, without shape checks, and what it printed."""
+    """Seconds of a new interpreter without shape checks, and its text."""
     folder = Path(__file__).parents[1] / "plugin_example"
     started, users = time.perf_counter(), {**os.environ, "DDLIB_SHAPECHECK": "0"}
     ended = subprocess.run(
@@ -115,10 +117,10 @@ def test_help_comes_within_three_seconds(module):
     raise AssertionError(f"{spent:.1f} s, and torch alone {torch:.1f} s")
 
 
-def test_threads_of_a_run_sleep_while_they_wait_if_nobody_says_otherwise(monkeypatch):
+def test_threads_of_a_run_sleep_while_they_wait_by_default(monkeypatch):
     for before, loaded, wanted in ((None, False, "PASSIVE"), ("ACTIVE", False, "ACTIVE"), (None, True, None)):
         with monkeypatch.context() as patch:
-            patch.setenv("OMP_WAIT_POLICY", "")  # so that what the reload says is taken back
+            patch.setenv("OMP_WAIT_POLICY", "")  # so that the changes of the reload are undone
             patch.delenv("OMP_WAIT_POLICY")
             if before is not None:
                 patch.setenv("OMP_WAIT_POLICY", before)

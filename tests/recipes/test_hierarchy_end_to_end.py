@@ -25,7 +25,7 @@ ROWS, LENGTH, STEPS = 6, 24, 5
 
 @dataclass(frozen=True)
 class Built:
-    """What the command line left in a folder, and what was made of it."""
+    """Folder of a run of the command line, and the objects built from it."""
 
     tokenizer: Tokenizer
     found: clusters.Clusters
@@ -63,7 +63,7 @@ def test_the_report_shows_every_cluster_of_every_level(built):
         first += count
 
 
-def test_the_levels_are_nested_and_the_process_speaks_of_these_words_only(built):
+def test_the_levels_are_nested_and_the_process_has_these_tokens_only(built):
     assert built.process.hierarchy.levels == (WORDS, *LEVELS, 1)
     for fine, coarse in ((0, 1), (1, 2)):
         pairs = torch.stack([built.found.words(fine), built.found.words(coarse)]).unique(dim=1)
@@ -191,7 +191,7 @@ def test_flex_which_has_no_backward_pass_here_has_the_losses_of_sdpa_all_along(b
     assert curve.losses == pytest.approx(reference.losses, abs=1e-5)
 
 
-def test_losses_tell_when_sequences_of_a_pack_see_each_other(built, reference):
+def test_losses_differ_if_sequences_of_a_pack_attend_to_each_other(built, reference):
     class Leaking(SDPA):
         def mask(self, cu_seqlens):
             return None

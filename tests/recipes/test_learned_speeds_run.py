@@ -28,7 +28,7 @@ NOISE = {
 
 
 def given(folder, name="hdlm", lr=0.05, **changes):
-    """What a run is to be; its text is not there yet."""
+    """Recipe of a run; its text does not exist yet."""
     base = recipe(DATA, folder / name)
     return replace(base, process=NOISE[name], optimizer=replace(base.optimizer, speeds_lr=lr), **changes)
 
@@ -85,7 +85,7 @@ def test_resumed_it_learns_the_same(name, tmp_path):
     assert 0 < result["bound"]["nats_per_token"]["value"] < 8
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("hardware", [Hardware(threads=1), Hardware(shard=True, threads=1)], ids=["copies", "shards"])
 @pytest.mark.usefixtures("prepared")
 def test_the_layout_changes_no_number(hardware, tmp_path):

@@ -77,8 +77,8 @@ def test_it_trains_resumes_and_loads_without_the_folder_that_it_came_from(bert):
     assert tokens.shape == (2, 12) and tokens.max() < 274
 
 
-def test_what_it_cannot_is_refused_by_name(bert):
-    for flags, said in (
+def test_options_that_the_model_lacks_are_refused_by_name(bert):
+    for flags, message in (
         (["--data.packed"], r"data.packed=True: not with MaskedLM, which has no pack"),
         (["--start", "text"], r"start='text': not with MaskedLM, which has no start_at"),
         (["--loss.auxiliary", "1"], r"loss.auxiliary=1.0: not with masked_lm, which has no head over clusters"),
@@ -87,5 +87,5 @@ def test_what_it_cannot_is_refused_by_name(bert):
             r"model: name_or_path='nowhere/here/none': no folder with a model here",
         ),
     ):
-        with pytest.raises(SystemExit, match=f"error: {said}"):
+        with pytest.raises(SystemExit, match=f"error: {message}"):
             train.main([recipe(), *flags])

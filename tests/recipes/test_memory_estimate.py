@@ -114,14 +114,14 @@ def test_the_table_of_a_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("recipes.engine.train", None)
     owt.main(["mdlm", "--smoke", "--batch", "4", "--estimate", "2"])
-    told = capsys.readouterr().out.splitlines()
-    heads = [" ".join(line.split()) for line in told[-11:-9]]
+    lines = capsys.readouterr().out.splitlines()
+    heads = [" ".join(line.split()) for line in lines[-11:-9]]
     assert heads == ["MB of each device one device copies on 2 (DDP) shards on 2 (FSDP2)", "rows of a pass 4 2 2"]
-    assert told[-1].startswith("peak of validation")
-    assert float(told[-2].split()[-3]) > float(told[-2].split()[-2]) > 0
+    assert lines[-1].startswith("peak of validation")
+    assert float(lines[-2].split()[-3]) > float(lines[-2].split()[-2]) > 0
 
 
-def test_what_cannot_be_estimated(tmp_path):
+def test_unestimable_runs_are_refused(tmp_path):
     run = given(tmp_path, "masks")
     with pytest.raises(ValueError, match="estimate=0: must be at least 1"):
         estimate(run, 0)

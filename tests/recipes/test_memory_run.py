@@ -166,7 +166,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("name", slow_but(KINDS, "order", "consistency"))
-def test_beside_other_losses(folder, name):
+def test_memory_trains_with_other_losses(folder, name):
     train(given(folder, f"kind-{name}", **KINDS[name]))
     made = losses(folder / f"kind-{name}")
     assert len(made) == 8 and all(0 < loss < 60 for loss in made)
@@ -196,7 +196,7 @@ def test_labels_are_dropped_from_both_passes():
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_samples_are_drawn_with_memory_where_it_is_asked_for(whole, precision):
+def test_samples_are_drawn_with_memory_on_request(whole, precision):
     saved = open_saved(whole.output.folder, precision=precision)
     torch.nn.init.normal_(saved.model.memory.weight)
     index = torch.arange(4)
@@ -205,7 +205,7 @@ def test_samples_are_drawn_with_memory_where_it_is_asked_for(whole, precision):
     assert torch.equal(draw(saved, Sampling(steps=8, memory=True), 0, index[1:3], 16), with_memory[1:3])
 
 
-def test_a_network_of_ones_own_loop_is_published_with_it(folder, whole, tmp_path):
+def test_a_network_of_a_custom_loop_is_published_with_it(folder, whole, tmp_path):
     process = dd.presets.mdlm(open_saved(whole.output.folder).process.vocab_size)
     network = DiT(process.num_states, process.vocab_size, 16, 1, 2, cond_dim=8, memory=True).eval()
     for weight in network.parameters():
@@ -228,7 +228,7 @@ def test_the_estimate_includes_the_first_pass(folder):
     assert "peak of a training step" in estimate(given(folder, "estimated"))
 
 
-def test_the_loss_says_so():
+def test_the_description_of_the_loss_names_the_option():
     assert "memory from a first pass in 0.5 of the rows" in HALF.about()
     assert "first pass" not in Loss().about()
 
@@ -241,7 +241,7 @@ def test_the_loss_says_so():
         (dict(pace="blocks:size=4"), "loss.memory=0.5: not with pace=Blocks"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_training(folder, changes, message):
+def test_mismatches_are_refused_before_training(folder, changes, message):
     with pytest.raises(ValueError, match=message):
         train(given(folder, "refused", **changes))
 

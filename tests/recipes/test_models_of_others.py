@@ -35,7 +35,7 @@ EACH = pytest.mark.parametrize("kind", slow_but(KINDS, "modernbert"))
 
 
 class Written(dict):
-    """Folders by kind, made when they are asked for."""
+    """Folders by kind, made on first use."""
 
     def __init__(self, root):
         super().__init__()
@@ -91,13 +91,13 @@ def test_a_text_is_that_of_ddlib(folders, kind, tmp_path):
     assert lines[0]["protocol"]["provenance"]["versions"]["transformers"]
 
 
-def test_a_chat_is_written_as_the_tokenizer_says_and_its_answer_is_shown(folders, tmp_path, capsys):
+def test_a_chat_follows_the_template_of_the_tokenizer_and_its_answer_is_shown(folders, tmp_path, capsys):
     folder, out = folders["a2d"], tmp_path / "out.jsonl"
-    said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Is our union strong?"}]
-    asked = ["--chat", "--system", "Be brief.", "--prompt", "Is our union strong?", "--new", "8", "--steps", "3"]
-    main(["--model", folder, *asked, "--samples", "1", "--out", str(out), "--stream"])
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Is our union strong?"}]
+    flags = ["--chat", "--system", "Be brief.", "--prompt", "Is our union strong?", "--new", "8", "--steps", "3"]
+    main(["--model", folder, *flags, "--samples", "1", "--out", str(out), "--stream"])
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+    text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     prompt = tokenizer.encode(text, add_special_tokens=False)
     line = json.loads(out.read_text(encoding="utf-8"))
     assert line["tokens"][: len(prompt)] == prompt and len(line["tokens"]) == len(prompt) + 8
@@ -108,13 +108,13 @@ def test_a_chat_is_written_as_the_tokenizer_says_and_its_answer_is_shown(folders
     assert "sample 0  t = 0.000: " in shown and "[assistant]" not in shown and "Be brief." not in shown
 
 
-def test_ends_that_a_prompt_says_itself_end_nothing(folders, tmp_path):
+def test_end_tokens_inside_a_prompt_end_nothing(folders, tmp_path):
     out = tmp_path / "out.jsonl"
     spoken = "[user] Is our union strong?[SEP][assistant]"
     for kind, prompt in (("a2d", spoken), ("bert", "We[SEP] will [MASK:3]")):
         tokenizer, sampling = AutoTokenizer.from_pretrained(folders[kind]), Sampling(steps=2)
-        asked = dict(run=folders[kind], prompt=prompt, new=6, samples=4, sampling=sampling, out=out)
-        texts = generate(Options(**asked), quiet())
+        values = dict(run=folders[kind], prompt=prompt, new=6, samples=4, sampling=sampling, out=out)
+        texts = generate(Options(**values), quiet())
         for line, text in zip(map(json.loads, out.read_text(encoding="utf-8").splitlines()), texts, strict=True):
             words = line["tokens"]
             stood = len(ids(folders[kind], prompt.removesuffix(" [MASK:3]")))
@@ -141,7 +141,7 @@ PROMPTS = ("We", "Tonight we celebrate the work of free people", "The [MASK:2] o
 
 @pytest.mark.slow  # test_prompt.py has the property
 @pytest.mark.parametrize("kind", KINDS)
-def test_prompts_of_several_lengths_give_together_what_each_gives_alone(folders, kind, monkeypatch):
+def test_prompts_of_several_lengths_give_the_same_together_as_alone(folders, kind, monkeypatch):
     options = dict(run=folders[kind], samples=2, new=6, sampling=Sampling(steps=2))
     alone = [text for prompt in PROMPTS for text in generate(Options(**options, prompt=prompt), quiet())]
     sizes, load = [], hub.load
@@ -149,7 +149,7 @@ def test_prompts_of_several_lengths_give_together_what_each_gives_alone(folders,
     def watched(*given, **how):
         loaded = load(*given, **how)
         network = loaded.denoiser.network.network  # transformers' own, below all that is ours
-        network.register_forward_pre_hook(lambda *told: sizes.append(len(told[2]["inputs_embeds"])), with_kwargs=True)
+        network.register_forward_pre_hook(lambda *call: sizes.append(len(call[2]["inputs_embeds"])), with_kwargs=True)
         return loaded
 
     monkeypatch.setattr(hub, "load", watched)
@@ -185,43 +185,43 @@ def test_a_model_trained_by_blocks_is_read_by_them_and_drawn_at_their_pace(folde
     lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert [line["tokens"] for line in lines] == expected.tolist()
     assert lines[0]["protocol"]["block_size"] == 4 and lines[0]["protocol"]["pace"] == "Blocks(size=4)"
-    asked = dict(data=data, scorer="none", replicates=1, sequences=2, length=16)
-    told = evaluate(EvaluateOptions(model=folder, reading=LoadOptions(block_size=4), **asked), ALONE)["protocol"]
-    assert (told["pace"], told["block_size"]) == ("Blocks(size=4)", 4)
+    values = dict(data=data, scorer="none", replicates=1, sequences=2, length=16)
+    protocol = evaluate(EvaluateOptions(model=folder, reading=LoadOptions(block_size=4), **values), ALONE)["protocol"]
+    assert (protocol["pace"], protocol["block_size"]) == ("Blocks(size=4)", 4)
     model = DiffusionLM(folder, samples=1, block_size=4, steps=2)
-    asked = ("We", {"until": [], "max_gen_toks": 3})
-    answers = model.generate_until([Instance("generate_until", {}, asked, 0, metadata=("t", 0, 1))], disable_tqdm=True)
+    values = ("We", {"until": [], "max_gen_toks": 3})
+    answers = model.generate_until([Instance("generate_until", {}, values, 0, metadata=("t", 0, 1))], disable_tqdm=True)
     assert len(answers) == 1 and model.saved.model.block_size == 4
     with pytest.raises(ValueError, match=r"at pace=Blocks\(size=4\); here only bounds of texts at one time"):
         model.loglikelihood_rolling([], disable_tqdm=True)
 
 
 def test_blocks_of_a_pace_and_of_a_model_that_do_not_agree_are_refused(folders):
-    asked = dict(run=folders["a2d"], sampling=Sampling(steps=2, pace="blocks:8"))
+    values = dict(run=folders["a2d"], sampling=Sampling(steps=2, pace="blocks:8"))
     with pytest.raises(ValueError, match=r"pace='blocks:8': nothing says whether .*a2d was trained by blocks.*=0 if"):
-        generate(Options(**asked), quiet())
+        generate(Options(**values), quiet())
     with pytest.raises(ValueError, match=r"pace='blocks:8': .*a2d reads blocks of 4, block_size=4: .* parts of them"):
-        generate(Options(**asked, reading=LoadOptions(block_size=4)), quiet())
+        generate(Options(**values, reading=LoadOptions(block_size=4)), quiet())
     with pytest.raises(ValueError, match="block_size=-1: must be at least 0"):
         LoadOptions(block_size=-1)
 
 
 def test_a_revision_is_one_of_a_repository(folders, monkeypatch):
-    asked = []
+    loads = []
 
     def downloaded(name, revision, ignore_patterns):
-        asked.append((name, revision))
+        loads.append((name, revision))
         return folders["modernbert"]
 
     monkeypatch.setattr("recipes.model_io.opening.snapshot_download", downloaded)
     assert LoadOptions(revision="v2").open("them/theirs", "cpu", "float32").name == "them/theirs"
     DiffusionLM("them/theirs", samples=1, revision=7)
-    assert asked == [("them/theirs", "v2"), ("them/theirs", "7")]
+    assert loads == [("them/theirs", "v2"), ("them/theirs", "7")]
     with pytest.raises(ValueError, match=r"revision='v2': only of a repository on the hub, .* is a folder"):
         open_saved(folders["modernbert"], revision="v2")
 
 
-def test_a_mask_may_be_said_by_its_id_where_no_token_is_spelled_so(folders, monkeypatch):
+def test_a_mask_may_be_given_by_its_id_if_no_token_has_that_spelling(folders, monkeypatch):
     masks, load = [], hub.load
 
     def loaded(*given, **how):
@@ -231,14 +231,14 @@ def test_a_mask_may_be_said_by_its_id_where_no_token_is_spelled_so(folders, monk
 
     monkeypatch.setattr(hub, "load", loaded)
     ids = AutoTokenizer.from_pretrained(folders["a2d"]).get_vocab()
-    for said in ("3", "255", "[MASK]"):
-        open_saved(folders["a2d"], mask_token=said)
+    for written in ("3", "255", "[MASK]"):
+        open_saved(folders["a2d"], mask_token=written)
     DiffusionLM(folders["a2d"], samples=1, mask_token=255)
     assert ids["3"] != 3
     assert masks == [ids["3"], 255, ids["[MASK]"], 255]
 
 
-def test_trust_is_told_whom(folders, tmp_path):
+def test_trust_must_name_a_module_or_a_model(folders, tmp_path):
     with pytest.raises(SystemExit, match=r"error: trust='True': must name what is trusted: .*, or the model, 'a/b'"):
         main(["a/b", "--trust", "True"])
     with pytest.raises(ValueError, match="trust='True': must name"):
@@ -289,12 +289,14 @@ def test_the_bound_is_that_of_each_text_alone_its_beginning_given(folders, data)
     whole = prepared.validation
     bits = found["value"] * (int(whole.lengths.sum()) - 5) / int(whole.num_bytes.sum())
     assert result["bound"]["bits_per_byte"]["value"] == pytest.approx(bits / torch.log(torch.tensor(2.0)).item())
-    told = result["protocol"]
-    assert (told["tokens"], told["beginning"], told["ema"]) == (tokens, "given", None) and result["validation"] is None
+    protocol = result["protocol"]
+    assert (protocol["tokens"], protocol["beginning"], protocol["ema"]) == (tokens, "given", None) and result[
+        "validation"
+    ] is None
 
 
 @pytest.mark.slow
-def test_what_a_network_reads_apart_stands_before_its_canvas(folders, data, tmp_path):
+def test_the_prompt_of_an_encoder_precedes_its_canvas(folders, data, tmp_path):
     """DiffusionGemma: uniform noise, and an encoder for what is given."""
     folder, out = folders["gemma"], tmp_path / "out.jsonl"
     options = dict(run=folder, samples=2, new=6, sampling=Sampling(steps=3))
@@ -311,8 +313,8 @@ def test_what_a_network_reads_apart_stands_before_its_canvas(folders, data, tmp_
         assert drawn == torch.cat([words, expected], 1).tolist()
     with pytest.raises(ValueError, match=r"prompt: has gaps, and Uniform"):
         generate(Options(**options, prompt=PROMPTS[2]), quiet())
-    asked = dict(scorer=folders["a2d"], samples=2, sampling=Sampling(steps=2), replicates=1, sequences=2)
-    found = evaluate(EvaluateOptions(model=folder, data=data, times="uniform", **asked), ALONE)
+    values = dict(scorer=folders["a2d"], samples=2, sampling=Sampling(steps=2), replicates=1, sequences=2)
+    found = evaluate(EvaluateOptions(model=folder, data=data, times="uniform", **values), ALONE)
     assert found["generative"]["samples"] == 2 and found["protocol"]["no_generative"] is None
     batch = next(examples(open_prepared(data).validation, length=512, pad_id=0, batch_size=2, seed=0, threads=0))
     nats, tokens = 0.0, 0
@@ -344,8 +346,8 @@ def test_samples_behind_a_beginning_that_is_read_apart_are_scored(folders, data)
 
 
 def test_calls_behind_a_beginning_that_is_read_apart_are_counted(folders, tmp_path):
-    asked = dict(scorer=folders["a2d"], samples=2, calls=(4, 40), samplers=("ancestral",), length=12)
-    cells = frontier(FrontierOptions(run=folders["gemma"], out=tmp_path / "f.json", **asked), quiet())["cells"]
+    values = dict(scorer=folders["a2d"], samples=2, calls=(4, 40), samplers=("ancestral",), length=12)
+    cells = frontier(FrontierOptions(run=folders["gemma"], out=tmp_path / "f.json", **values), quiet())["cells"]
     # three blocks, of which two are read again when they are finished
     assert [(cell["steps"], cell["calls"]) for cell in cells] == [(1, 5), (13, 41)]
 
@@ -366,7 +368,7 @@ def test_an_evaluation_by_blocks_with_likelihood_and_samples(folders, data):
 
 
 @pytest.mark.slow
-def test_text_of_other_words_and_text_that_nobody_names_are_refused(folders, data, tmp_path):
+def test_text_of_other_tokens_and_unnamed_text_are_refused(folders, data, tmp_path):
     with pytest.raises(ValueError, match=r"data: nothing says what text .* --data FOLDER; python -m recipes\.prepare"):
         evaluate(EvaluateOptions(model=folders["bert"], scorer="none"), ALONE)
     other = publish_tiny(tmp_path).data.folder
@@ -379,20 +381,20 @@ def test_text_of_other_words_and_text_that_nobody_names_are_refused(folders, dat
 @pytest.mark.slow
 def test_zero_shot_tasks_take_them(folders):
     model = DiffusionLM(folders["modernbert"], samples=2)
-    asked = [Instance("loglikelihood", {}, ("We", " will build"), 0, metadata=("task", 0, 1))]
-    ((score, greedy),) = model.loglikelihood(asked, disable_tqdm=True)
+    requests = [Instance("loglikelihood", {}, ("We", " will build"), 0, metadata=("task", 0, 1))]
+    ((score, greedy),) = model.loglikelihood(requests, disable_tqdm=True)
     assert score < 0 and greedy is False and model.length == 96
-    said = model.apply_chat_template([{"role": "user", "content": "No."}])
-    assert said.endswith("[SEP][assistant]") and model.chat_template(True) and model.chat_template(False) is None
+    text = model.apply_chat_template([{"role": "user", "content": "No."}])
+    assert text.endswith("[SEP][assistant]") and model.chat_template(True) and model.chat_template(False) is None
     going_on = model.apply_chat_template([{"role": "assistant", "content": "We"}], add_generation_prompt=False)
     assert going_on.endswith("[assistant] We")
     until = {"until": [], "max_gen_toks": 4}
-    asked = [Instance("generate_until", {}, (said, until), 0, metadata=("task", 0, 1))]
-    assert len(model.generate_until(asked, disable_tqdm=True)) == 1
+    requests = [Instance("generate_until", {}, (text, until), 0, metadata=("task", 0, 1))]
+    assert len(model.generate_until(requests, disable_tqdm=True)) == 1
     assert model._first(model._words("We")) == 1
 
 
-def test_what_is_asked_of_the_wrong_model_is_refused(folders, tmp_path):
+def test_options_that_a_model_does_not_support_are_refused(folders, tmp_path):
     for kind in (Options, EvaluateOptions):
         with pytest.raises(ValueError, match=r"model: say which by RUN or by --model, .*; neither is said"):
             kind()
@@ -404,6 +406,6 @@ def test_what_is_asked_of_the_wrong_model_is_refused(folders, tmp_path):
         ([folders["bert"], "--family", "nobody"], "family='nobody'"),
         ([str(tmp_path)], "nor a config.json, which models of others have"),
     ):
-        with pytest.raises(SystemExit) as told:
+        with pytest.raises(SystemExit) as caught:
             main(arguments)
-        assert message in str(told.value)
+        assert message in str(caught.value)

@@ -11,7 +11,7 @@ COEFFICIENTS = (3.4445, -4.775, 2.0315)
 
 
 def walked(kind, shape, **how):
-    """Weights of four steps with gradients of their own, and the optimizer."""
+    """Weights of four steps with separate gradients, and the optimizer."""
     torch.manual_seed(0)
     weight = torch.nn.Parameter(torch.randn(shape))
     optimizer = kind([weight], lr=0.02, weight_decay=0.1, **how)
@@ -52,7 +52,7 @@ def test_singular_values_come_near_one_and_vectors_stay(rows, columns, scale, se
     torch.testing.assert_close(inner, inner.diagonal().diag(), atol=1e-4, rtol=0)
 
 
-def test_a_weight_without_a_gradient_stays_and_a_closure_is_asked():
+def test_a_weight_without_a_gradient_stays_and_a_closure_is_called():
     weight, other = (torch.nn.Parameter(torch.ones(3, 3)) for _ in range(2))
     optimizer = Muon([weight, other], lr=0.1, weight_decay=0.0)
 

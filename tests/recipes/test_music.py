@@ -135,5 +135,5 @@ def test_a_score_and_its_midi_file_hold_the_notes(tmp_path):
     file.open(tmp_path / "tune.mid")
     file.read()
     file.close()
-    heard = [[e.pitch for e in track.events if e.isNoteOn()] for track in file.tracks]
-    assert [track for track in heard if track] == [[60, 64, 67, 60], [60] * 10]
+    played = [[e.pitch for e in track.events if e.isNoteOn()] for track in file.tracks]
+    assert [notes for notes in played if notes] == [[60, 64, 67, 60], [60] * 10]

@@ -1,6 +1,6 @@
-"""Where a training step makes the host wait for the device: nowhere but in the places listed here.
+"""Waits of the host for the device in a training step: only in the places listed here.
 
-There is no device in these tests. ``Pretended`` makes CPU tensors say that they are on CUDA, so that all code takes the
+There is no device in these tests. ``Pretended`` makes CPU tensors report a CUDA device, so that all code takes the
 path of an accelerator, and notes every call that would wait there for a value: ``item``, ``tolist``, ``bool``, copies
 between host and device, and functions whose result has a size that depends on values.
 """
@@ -77,7 +77,7 @@ def _place():
 
 
 def waits(trained):
-    """Where a step waits, after one that does not count, and how often."""
+    """Places where a step waits, after one that does not count, and how often."""
     stream = batches(trained)
     given = [next(stream) for _ in range(2)]
     stream.close()
@@ -96,7 +96,7 @@ GROUPING = {
     "ddlib/kernels/subset_logsumexp.py: blocks.<locals>.<genexpr>",
     "ddlib/kernels/subset_logsumexp.py: Range.__call__",
 }
-"""Rows that need the same columns share products, whose sizes the host must know. This is the way without Triton; with
+"""Rows that need the same columns share products, whose sizes the host needs. This is the way without Triton; with
 it the host waits once a step (``ddlib.kernels.gpu.vocab_order``)."""
 MASKS = GROUPING - {"ddlib/kernels/subset_logsumexp.py: Range.__call__"}  # one level: words, no clusters
 SELECTING = {"ddlib/kernels/dispatch.py: _hierarchical"}  # all rows of a level need all columns
@@ -111,7 +111,7 @@ def test_a_training_step_waits_only_in_known_places(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", slow_but(EXPECTED, "gidd"))
-def test_nor_does_the_consistency_loss_wait(kind, monkeypatch):
+def test_the_consistency_loss_does_not_wait(kind, monkeypatch):
     monkeypatch.setenv("DDLIB_TRITON", "0")
     trained = run(TINY_PROFILE._replace(kind=kind))
     loss = replace(trained.recipe.loss, consistency=0.5)

@@ -48,7 +48,7 @@ def gradients(model):
     return torch.cat([value.grad.flatten() for value in model.parameters() if value.grad is not None])
 
 
-def test_together_is_what_it_was():
+def test_together_gives_the_noise_without_a_pace():
     process = dd.presets.hdlm(torch.arange(VOCAB) // 3)
     noisy = noised(process, batch(), 3, 4)
     noise = dd.KeyedGenerator(3, 4, torch.arange(4))
@@ -132,11 +132,11 @@ class _Plain(torch.nn.Module):
         super().__init__()
         self.model, self.block_size = model, model.block_size
 
-    def forward(self, z, t, **told):
-        return self.model(z, t, **told)
+    def forward(self, z, t, **kwargs):
+        return self.model(z, t, **kwargs)
 
 
-def test_the_network_of_a_pace_has_its_blocks_unless_it_says_its_own(tmp_path):
+def test_the_network_of_a_pace_has_its_blocks_unless_it_sets_others(tmp_path):
     given = recipe(tmp_path, tmp_path)
     assert "block_size" not in given.network or given.network["block_size"] == 0
     assert replace(given, pace="blocks:size=4").network["block_size"] == 4
@@ -160,7 +160,7 @@ def test_the_network_of_a_pace_has_its_blocks_unless_it_says_its_own(tmp_path):
         (dict(pace="blocks:4", loss=Loss(levels="balanced")), r"not with loss.levels='balanced'.* 'independent'$"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together_is_refused(changes, message, tmp_path):
+def test_conflicting_options_are_refused(changes, message, tmp_path):
     with pytest.raises(ValueError, match=message):  # before the text is looked for
         Run.prepare(recipe(tmp_path / "none", tmp_path, **changes), ALONE)
 
@@ -172,7 +172,7 @@ def test_packed_rows_have_one_time_each(tmp_path):
 
 
 class OneTime(torch.nn.Module):
-    """Takes one time per sequence, and does not say that it takes more."""
+    """Takes one time per sequence, without an attribute that it takes more."""
 
     def __init__(self, num_states: int, vocab_size: int):
         super().__init__()
@@ -183,7 +183,7 @@ class OneTime(torch.nn.Module):
 
 
 @pytest.mark.slow
-def test_a_network_or_speeds_that_know_one_time_are_refused(tmp_path):
+def test_networks_and_speeds_without_times_per_position_are_refused(tmp_path):
     data = text(tmp_path / "data")
     speeds = dict(process=dict(kind="hdlm", clusters=6, learn_speeds=True))
     network = dict(model=dict(kind=f"{__name__}:OneTime"))
@@ -271,15 +271,15 @@ def test_an_evaluation_is_the_bound_of_the_pace_text_by_text(tiny):
         assert (terms.times is None) == once
 
 
-def test_half_precision_may_be_told_what_the_network_may_be_told(tiny):
+def test_half_precision_keeps_blocks_and_times_per_position(tiny):
     whole, half = (open_saved(tiny.run, precision=name) for name in ("float32", "bfloat16"))
     assert half.denoiser.own_times
     assert half.denoiser.block_size == 4
     x = torch.zeros(2, 24, dtype=torch.int64)
     t = torch.full((2, 24), 0.5)
     with torch.no_grad():
-        said = [saved.denoiser(x, t, clean=x).float() for saved in (whole, half)]
-    torch.testing.assert_close(*said, rtol=0.1, atol=0.1)
+        logits = [saved.denoiser(x, t, clean=x).float() for saved in (whole, half)]
+    torch.testing.assert_close(*logits, rtol=0.1, atol=0.1)
 
 
 def test_samples_are_those_of_the_pace(tiny):

@@ -158,7 +158,7 @@ def test_molecules_are_cut_into_tokens(package, tokens, first):
 
 
 @pytest.mark.parametrize("bad, letter", [("CCX", "X"), ("C\U0001f600", "\U0001f600"), ("CLC", "L")])
-def test_a_molecule_with_another_letter_is_named(bad, letter):
+def test_the_error_names_a_molecule_with_an_unknown_letter(bad, letter):
     with pytest.raises(ValueError, match=rf"molecule 2, '{bad}': '{letter}' is not in the alphabet"):
         encode(["C", "CC", bad, "X"], molecules.ALPHABETS["smiles"])
 
@@ -212,7 +212,7 @@ def test_pitches_have_names():
         midi_of(["C4", "Cb4"])
 
 
-def test_what_sounds_follows_from_the_symbols():
+def test_the_sound_follows_from_the_symbols():
     symbols = ("hold", "rest", "C4", "E4")
     pitches, begins = sounding(np.array([0, 2, 0, 2, 1, 0, 3, 4, 0]), symbols, 1)
     assert pitches.tolist() == [[-1, 60, 60, 60, -1, -1, 64, -3, -3]]

@@ -1,4 +1,4 @@
-"""What an evaluation measures is of real tokens, however far rows are filled up; configs keep what padding means."""
+"""Evaluation without padding: results do not depend on how far rows are filled up."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ TEXT = torch.randint(8, (8, 6), generator=torch.Generator().manual_seed(0))
 
 
 class Ignoring:
-    """Told nothing by padding, which is the words from 6 on."""
+    """Logits that do not depend on padding, the tokens from 6 on."""
 
     def __init__(self, process):
         self.table = torch.randn(process.num_states, 12, generator=torch.Generator().manual_seed(1))

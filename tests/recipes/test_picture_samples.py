@@ -72,7 +72,7 @@ def test_positions_are_in_row_major_order_and_channels_last():
         (np.zeros((1, 0), int), (0, 3), r"shape=\(0, 3\)"),
     ],
 )
-def test_what_is_no_picture_is_named(ids, shape, fault):
+def test_the_error_names_a_file_that_is_no_picture(ids, shape, fault):
     with pytest.raises(ValueError, match=fault):
         pixels(ids, shape, palette(VALUES))
 
@@ -143,7 +143,7 @@ def test_a_film_of_many_colours_as_a_gif(tmp_path):
         ([np.zeros((1, 6), int)], {"seconds": -1}, "seconds=-1, pause=2.0: must be 0 or more"),
     ],
 )
-def test_what_is_no_film_is_named(tmp_path, states, options, fault):
+def test_the_error_names_a_file_that_is_no_film(tmp_path, states, options, fault):
     with pytest.raises(ValueError, match=fault):
         film(states, (2, 3), VALUES, **{"path": tmp_path / "film.png", **options})
 
@@ -174,14 +174,16 @@ def test_a_trajectory_is_that_of_the_recorded_samples():
 
 def test_the_page_gets_the_colours_of_its_states():
     texts, _ = filmed(TREE)
-    told = pack(texts, [6, 6], TREE, lambda state: Spelt(f"s{state}"), Picture((2, 3), VALUES))
-    colours, states = palette(VALUES, TREE), [int(name[1:]) for name, _, _ in told["states"]]
-    assert told["picture"]["shape"] == [2, 3, 1]
-    assert told["picture"]["colours"] == colours[states].tolist()
-    assert told["picture"]["legend"][-1] == list(MASK) and len(told["picture"]["legend"]) == len(told["levels"]) == 4
-    assert told["levels"][0] == ["token", V]
+    packed = pack(texts, [6, 6], TREE, lambda state: Spelt(f"s{state}"), Picture((2, 3), VALUES))
+    colours, states = palette(VALUES, TREE), [int(name[1:]) for name, _, _ in packed["states"]]
+    assert packed["picture"]["shape"] == [2, 3, 1]
+    assert packed["picture"]["colours"] == colours[states].tolist()
+    assert (
+        packed["picture"]["legend"][-1] == list(MASK) and len(packed["picture"]["legend"]) == len(packed["levels"]) == 4
+    )
+    assert packed["levels"][0] == ["token", V]
     assert "picture" not in pack(texts, [6, 6], TREE, lambda state: Spelt("s"))
-    json.dumps(told)
+    json.dumps(packed)
     with pytest.raises(ValueError, match=r"shape=\(2, 2\): a sample has 6 positions, must have \(2, 2, 1\)"):
         pack(texts, [6, 6], TREE, lambda state: Spelt("s"), Picture((2, 2), VALUES))
 
@@ -191,9 +193,9 @@ def test_the_page_gets_the_colours_of_its_states():
 @pytest.mark.parametrize("shape", [(2, 3), (1, 2, 3)])
 def test_the_page_draws_the_picture(tmp_path, shape):
     texts, _ = filmed(TREE)
-    told = pack(texts, [6, 6], TREE, lambda state: Spelt(f"s{state}"), Picture(shape, VALUES))
+    packed = pack(texts, [6, 6], TREE, lambda state: Spelt(f"s{state}"), Picture(shape, VALUES))
     where = tmp_path / "page.html"
-    where.write_text(page("picture", {}, told), encoding="utf-8")
+    where.write_text(page("picture", {}, packed), encoding="utf-8")
     cells = "[...document.querySelectorAll('#text span')]"
     with Browser(tmp_path / "profile") as browser:
         browser.open(where.as_uri())

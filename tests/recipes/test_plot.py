@@ -41,7 +41,7 @@ def write_run(folder: Path, shift: float = 0.0, bounds: bool = True) -> Path:
     return folder
 
 
-def test_what_is_collected(tmp_path):
+def test_collected_curves(tmp_path):
     one, other = plot.collect([write_run(tmp_path / "one"), write_run(tmp_path / "other", 0.5, bounds=False)])
     assert (one.name, other.name, one.tokens) == ("one", "other", 64)
     assert one.loss.step.tolist() == list(STEPS)
@@ -60,13 +60,13 @@ def test_a_run_that_is_writing_is_read_up_to_its_last_whole_line(tmp_path):
     assert run.bound.step.tolist() == [50, 100, 150]
 
 
-def test_names_are_as_short_as_can_be_told_apart():
+def test_names_are_as_short_as_possible_and_distinct():
     paths = [Path(path) for path in ("/runs/a/small", "/runs/b/small", "/runs/large", "/small")]
     assert plot.unique(paths) == ["a/small", "b/small", "large", "/small"]
 
 
 @pytest.mark.parametrize(("x", "places"), [("step", [20, 50]), ("tokens", [1280, 3200]), ("hours", [1 / 360, 1 / 144])])
-def test_where_steps_stand(tmp_path, x, places):
+def test_steps_on_each_axis(tmp_path, x, places):
     (run,) = plot.collect([write_run(tmp_path / "run")])
     assert plot.PLACES[x][1](run, np.array([20.0, 50.0])) == pytest.approx(places)
 
@@ -101,7 +101,7 @@ def test_the_lines_are_the_numbers(tmp_path):
     assert [text.get_text() for text in lower.get_legend().get_texts()] == ["cluster", "mask"]
 
 
-def test_levels_of_different_depth_are_told_apart_by_name(tmp_path):
+def test_levels_of_different_depth_have_distinct_names(tmp_path):
     """The mask of masked diffusion and that of a hierarchy are one line's dashes; old runs have numbers for names."""
     for name, levels in {"flat": {"word": 0.0, "mask": 5.0}, "old": {"0": 0.0, "1": 4.0}}.items():
         (tmp_path / name).mkdir()
@@ -132,12 +132,12 @@ def test_perplexity_stands_at_the_height_of_its_logarithm(tmp_path):
 
 def test_the_loss_has_an_axis_of_its_own_and_no_perplexity(tmp_path):
     folder = write_run(tmp_path / "run")
-    told = "loss: {weighting: clip:10, count_padding: false}\nprocess: {kind: not_here}\n"
-    (folder / RECIPE).write_text(told)
-    of_before = told.replace("weighting: clip:10", "weight_clip: [0, 10]")
+    text = "loss: {weighting: clip:10, count_padding: false}\nprocess: {kind: not_here}\n"
+    (folder / RECIPE).write_text(text)
+    of_before = text.replace("weighting: clip:10", "weight_clip: [0, 10]")
     (tmp_path / "before").write_text(of_before)
     assert plot.about_loss(tmp_path / "before") == plot.about_loss(folder / RECIPE)
-    (tmp_path / "theirs").write_text(told.replace("clip:10", "not_here:Rule"))
+    (tmp_path / "theirs").write_text(text.replace("clip:10", "not_here:Rule"))
     assert plot.about_loss(tmp_path / "theirs") == ""
     upper, middle, _ = panels(plot.collect([folder, write_run(tmp_path / "other")]))
     assert middle.get_title() == "training loss, not a bound: clipped at 10, padding left out"
@@ -175,7 +175,7 @@ def test_a_run_without_levels_or_bounds(tmp_path):
         ('{"step"\n{"step": 1, "kind": "weights"}\n', "line 1: not a JSON object"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(tmp_path, capsys, content, message):
+def test_files_that_cannot_be_plotted_are_refused(tmp_path, capsys, content, message):
     out = tmp_path / "out.png"
     if content is not None:
         (tmp_path / METRICS).write_text(content)

@@ -59,7 +59,7 @@ def model(process, leaves_out=True, **changes):
     penalty=st.sampled_from([1.0, 1.5]),
     seed=st.integers(0, 100),
 )
-def test_rows_of_any_length_give_together_what_each_gives_alone(name, kind, blocks, pace, penalty, seed):
+def test_rows_of_any_length_give_the_same_together_as_alone(name, kind, blocks, pace, penalty, seed):
     sampling = Sampling(steps=3, sampler=name, pace=pace, repetition_penalty=penalty)
     sampler = dd.build("samplers", name)
     process = PROCESSES[kind]
@@ -80,7 +80,7 @@ def test_rows_of_any_length_give_together_what_each_gives_alone(name, kind, bloc
             assert torch.equal(words[: own.length], alone[0])
 
 
-def test_an_end_is_one_that_the_prompt_did_not_say():
+def test_an_end_token_of_the_prompt_is_no_end():
     saved = model(PROCESSES["masks"], special=SpecialIds(None, 5, 6))
     begun, whole = row(saved, "162", dd.paces.Together(), new=3), row(saved, "6[MASK]1", dd.paces.Together())
     assert begun.end([5, 1, 6, 2, 0, 6, 1], saved.ends) == 5 and begun.end([5, 1, 6, 2, 0, 1, 1], saved.ends) == 7
@@ -88,11 +88,11 @@ def test_an_end_is_one_that_the_prompt_did_not_say():
     assert whole.end([5, 6, 6, 1, 6], saved.ends) == 2, "one that is drawn in a gap"
 
 
-def test_what_cannot_be_padded_goes_by_length():
+def test_sequences_without_padding_are_batched_by_length():
     masks, uniform = model(PROCESSES["masks"], leaves_out=False), model(PROCESSES["uniform"])
     rows = [Row(None, torch.tensor([1] * size), length, 0) for size, length in ((2, 8), (3, 8), (2, 4), (2, 8))]
     assert list(together(masks, rows, None, dd.samplers.Ancestral(), 16)) == [[2], [0, 1, 3]]
-    # without masks nothing says what is free but where the prompt ends
+    # without masks the free positions are those behind the prompt
     assert list(together(uniform, rows, None, dd.samplers.Ancestral(), 16)) == [[2], [0, 3], [1]]
     particles = dd.samplers.Particles(dd.samplers.Ancestral(), lambda *_: 0.0, 2)
     assert len(list(together(model(PROCESSES["masks"]), rows, None, particles, 16))) == 2

@@ -209,7 +209,7 @@ def refused(pictures):
 
 
 @pytest.mark.parametrize("name", refused(Tokenizer.from_str(text_tokenizer().to_str())))
-def test_what_could_not_be_opened_again_is_refused_by_name_before_anything_is_written(name, tmp_path, pictures):
+def test_networks_that_cannot_be_reopened_are_refused_before_anything_is_written(name, tmp_path, pictures):
     network, process, data, options, error, message = refused(pictures)[name]
     with pytest.raises(error, match=message):
         publish(tmp_path / "mine", network, process, data, **options)
@@ -268,7 +268,7 @@ publish("runs/mine", network, process, "data/rows", model={"kind": "my_net:Dots"
 
 
 @pytest.mark.slow
-def test_the_commands_take_what_a_script_published_and_a_run_continues_from_it(tmp_path):
+def test_the_commands_take_a_published_folder_and_a_run_continues_from_it(tmp_path):
     source = inspect.getsource(Dots)
     (tmp_path / "my_net.py").write_text(f"import torch\nfrom torch import nn\n\n\n{source}")
     (tmp_path / "loop.py").write_text(OWN_LOOP)

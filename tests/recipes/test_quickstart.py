@@ -12,7 +12,7 @@ from recipes import quickstart
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """What the quickstart found, and what it printed."""
+    """Result and output of the quickstart."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         result = quickstart.main(["--smoke", "--out", str(tmp_path_factory.mktemp("smoke"))])
     return result, printed.getvalue()
@@ -23,7 +23,7 @@ def smoke(ran):
     return ran[0]
 
 
-def test_what_the_numbers_are_is_told_beside_them(ran):
+def test_numbers_are_printed_with_their_meaning(ran):
     shown = ran[1]
     assert re.search(r"bound on the validation text, over [\d,]+ texts x 2 draws \(lower is better\)", shown)
     assert re.search(r"step 12/12  loss [\d.]+ nats/token \(clipped at 2\)  ", shown)
@@ -38,7 +38,7 @@ def test_the_figure_is_a_png(smoke):
     assert smoke.figure.stat().st_size > 10_000
 
 
-def test_the_numbers_are_finite_and_near_the_unigram_law(smoke):
+def test_the_numbers_are_finite_and_near_the_unigram_entropy(smoke):
     assert set(smoke.bounds) == {"masked", "hierarchical"}
     for tally in [*smoke.bounds.values(), smoke.unigram]:
         for measure in (tally.per_token, tally.bits_per_byte):

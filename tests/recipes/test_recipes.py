@@ -155,9 +155,9 @@ def test_weightings_are_parts_on_the_command_line_and_on_disk(tmp_path, flags, v
     path = tmp_path / "recipe.yaml"
     path.write_text(recipe_yaml(recipe))
     assert read_recipe(path) == recipe
-    said = yaml.safe_load(path.read_text())
-    said["loss"]["weighting"] = "optimal:512"
-    path.write_text(yaml.safe_dump(said))
+    stored = yaml.safe_load(path.read_text())
+    stored["loss"]["weighting"] = "optimal:512"
+    path.write_text(yaml.safe_dump(stored))
     assert read_recipe(path).loss.rule().length == 512
 
 
@@ -177,7 +177,7 @@ def test_limits_of_the_weights_in_a_file_of_before_are_the_clip_they_were(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["hdlm", "--process.gama", "2"], "--process.gamma"),
         (["hdlm", "--batch", "many"], "many"),
@@ -187,19 +187,19 @@ def test_limits_of_the_weights_in_a_file_of_before_are_the_clip_they_were(tmp_pa
         (["hdlm", "--optimizer.final", "2"], "final=2.0: must lie in [0, 1]"),
     ],
 )
-def test_the_command_line_refuses_by_name(arguments, said, capsys):
+def test_the_command_line_refuses_by_name(arguments, message, capsys):
     with pytest.raises(SystemExit):
         choose(owt.recipes(), smoke, "owt", arguments)
-    told = capsys.readouterr()
-    assert said in " ".join((told.err + told.out).replace("│", " ").split())
+    output = capsys.readouterr()
+    assert message in " ".join((output.err + output.out).replace("│", " ").split())
 
 
 def test_help_names_every_value(capsys):
     with pytest.raises(SystemExit):
         choose(owt.recipes(), smoke, "owt", ["hdlm", "--help-all"])
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for flag in ("--process.gamma", "--optimizer.warmup", "--hardware.shard", "--output.keep", "--data.packed"):
-        assert flag in told
+        assert flag in output
 
 
 VARIANTS = (
@@ -224,7 +224,7 @@ def test_a_recipe_on_disk_is_the_recipe(tmp_path, module, process):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda values: values["process"].update(gama=2), "gama: no such key; did you mean gamma?"),
         (lambda values: values["optimizer"].update(warm_up=2), "optimizer.warm_up: no such key; did you mean warmup?"),
@@ -241,12 +241,12 @@ def test_a_recipe_on_disk_is_the_recipe(tmp_path, module, process):
         ),
     ],
 )
-def test_a_file_is_refused_by_name(tmp_path, change, said):
+def test_a_file_is_refused_by_name(tmp_path, change, message):
     values = yaml.safe_load(recipe_yaml(owt.recipes()["hdlm"][1]))
     change(values)
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(values))
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         read_recipe(path)
 
 
@@ -259,7 +259,7 @@ def test_a_file_without_mirror_pairs_is_read_as_before(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--loss.mirror"], r"--loss\.mirror was removed after 0\.1\.0, .* loss\.levels: balanced"),
         (["--loss.no-mirror"], r"--loss\.no-mirror was removed after 0\.1\.0, .*: leave it out"),
@@ -267,12 +267,12 @@ def test_a_file_without_mirror_pairs_is_read_as_before(tmp_path):
         (["--loss.levels=systematic"], r"loss\.levels: systematic was removed after 0\.1\.0, .*: use balanced"),
     ],
 )
-def test_removed_flags_are_refused_with_what_to_use(flags, said):
-    with pytest.raises(SystemExit, match=f"error: {said}"):
+def test_removed_flags_are_refused_with_their_replacement(flags, message):
+    with pytest.raises(SystemExit, match=f"error: {message}"):
         owt.main(["hdlm", "--smoke", *flags])
 
 
-def test_the_command_says_what_is_wrong_with_a_file(tmp_path):
+def test_the_command_names_the_error_of_a_file(tmp_path):
     with pytest.raises(SystemExit, match=r"error: .*none.yaml"):
         owt.main(["--recipe", str(tmp_path / "none.yaml")])
 
@@ -365,37 +365,39 @@ REFUSED = {
 
 
 QUICK = ("xi", "edges", "weighting", "muon", "start")
-SAID = [pytest.param(*case, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, case in REFUSED.items()]
+EARLY = [
+    pytest.param(*case, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, case in REFUSED.items()
+]
 
 
-@pytest.mark.parametrize(("flags", "said"), SAID)
-def test_what_a_part_refuses_or_cannot_do_is_said_before_the_first_step(here, monkeypatch, flags, said):
+@pytest.mark.parametrize(("flags", "message"), EARLY)
+def test_errors_of_parts_are_raised_before_the_first_step(here, monkeypatch, flags, message):
     monkeypatch.chdir(here)
     with pytest.raises(SystemExit) as caught:
         owt.main(["hdlm", "--smoke", "--output.folder", "runs/refused", *flags])
-    assert said in str(caught.value) and str(caught.value).startswith("error: ")
+    assert message in str(caught.value) and str(caught.value).startswith("error: ")
     assert not list(here.glob("runs/refused/*"))
     assert not list(here.glob("runs/smoke/data/clusters-2000*"))  # nor was anything clustered
 
 
 @pytest.mark.parametrize("name", ["owt-mdlm", "owt-gidd", "owt-hdlm", "owt-hdlm-levels"])
-def test_files_of_before_parts_were_values_are_the_recipes_of_today(name):
+def test_files_of_an_earlier_format_give_the_same_recipes(name):
     today = owt.recipes()[name.removeprefix("owt-")][1]
     if name == "owt-gidd":  # it was clipped before it had the weights of its paper
         today = replace(today, loss=replace(today.loss, weighting="clip:2"))
     assert differences(read_recipe(OLD / f"{name}.yaml"), today) == []
 
 
-def test_weights_of_before_parts_were_values_say_the_same():
-    saved, told = open_saved(OLD / "weights"), json.loads((OLD / "logits.json").read_text())
+def test_weights_of_an_earlier_format_give_the_same_logits():
+    saved, stored = open_saved(OLD / "weights"), json.loads((OLD / "logits.json").read_text())
     assert saved.recipe.model["parents"] == "run" and saved.recipe.start == "text"
     assert repr(saved.process) == "Hierarchical(Tree(levels=(302, 6, 1), parents=88727c, xi=(0.9,)), Linear())"
     with torch.no_grad():
-        logits = saved.model(torch.tensor([told["states"]]), torch.tensor([told["t"]]))
-    assert torch.allclose(logits[0, :, :5], torch.tensor(told["logits"]), atol=2e-6)
+        logits = saved.model(torch.tensor([stored["states"]]), torch.tensor([stored["t"]]))
+    assert torch.allclose(logits[0, :, :5], torch.tensor(stored["logits"]), atol=2e-6)
 
 
-CLOCKS = {
+FORMS = {
     "polynomial": "polynomial:2.0",
     "symbolic": "symbolic:(1 - t)**2 * exp(-t)",
     "rate": "rate:2/(1 - t)",
@@ -413,15 +415,15 @@ NOISES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("clock", sorted(registry.available("schedules")))
-def test_every_clock_trains_on_every_noise_that_takes_one(here, monkeypatch, clock, noise):
+@pytest.mark.parametrize("alpha", sorted(registry.available("schedules")))
+def test_every_schedule_trains_on_every_noise_that_takes_one(here, monkeypatch, alpha, noise):
     monkeypatch.chdir(here)
-    place = f"runs/{clock}-{noise}"
-    words = ["mdlm", "--smoke", *NOISES[noise].split(), "--process.schedule", CLOCKS.get(clock, clock)]
+    place = f"runs/{alpha}-{noise}"
+    words = ["mdlm", "--smoke", *NOISES[noise].split(), "--process.schedule", FORMS.get(alpha, alpha)]
     owt.main([*words, "--output.folder", place, "--output.no-tensorboard"])
     saved = open_saved(here / place)
-    assert saved.recipe.process["schedule"]["kind"] == clock
-    kind = registry.get("schedules", clock)
+    assert saved.recipe.process["schedule"]["kind"] == alpha
+    kind = registry.get("schedules", alpha)
     assert type(saved.process.schedule) is kind and len(saved.process.levels) == {"masks": 2, "uniform": 1}.get(
         noise, 3 if noise == "two levels" else 4
     )
@@ -447,7 +449,7 @@ def test_a_file_names_the_packages_of_its_parts(tmp_path):
         read_recipe(path)
 
 
-def test_what_is_not_installed_is_named_also_without_a_version(tmp_path):
+def test_the_error_names_missing_packages_also_without_a_version(tmp_path):
     values = yaml.safe_load(recipe_yaml(owt.small())) | {"process": {"kind": "their_noise:make"}}
     values["plugins"] = {"their_noise:make": {"package": "their_noise", "version": None}}
     (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(values))

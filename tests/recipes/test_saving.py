@@ -59,6 +59,6 @@ def test_molecules_are_drawn(tmp_path):
         ("a.png", [[0, 1]], ("0", "255"), PICTURE, r"must be \(N, 4\)"),
     ],
 )
-def test_what_cannot_be_written_is_named(tmp_path, name, samples, symbols, layout, fault):
+def test_the_error_names_an_unwritable_path(tmp_path, name, samples, symbols, layout, fault):
     with pytest.raises(ValueError, match=fault):
         write_samples(tmp_path / name, [np.array(one) for one in samples], symbols, layout)

@@ -53,7 +53,7 @@ def test_with_a_beginning_the_first_token_is_predicted_too(folder):
     assert float(scores.nats[1]) == pytest.approx(by_hand(scorer, ["<s>", "free"]), abs=1e-5)
 
 
-def test_what_the_scorer_cannot_read_is_told(folder):
+def test_the_error_names_a_text_that_the_scorer_cannot_read(folder):
     scores = score(load_scorer(str(folder)), ["the union " * 6, "the union"])
     assert scores.tokens.tolist() == [7, 1] and scores.cut == 1
 
@@ -88,7 +88,7 @@ def test_entropy_of_one_sample():
     assert math.isnan(unigram_entropy([]))
 
 
-def test_the_revision_tells_weights_apart(folder, tmp_path):
+def test_the_revision_distinguishes_weights(folder, tmp_path):
     scorer = load_scorer(str(folder))
     scorer.tokenizer.save_pretrained(tmp_path)
     with torch.no_grad():
@@ -97,12 +97,12 @@ def test_the_revision_tells_weights_apart(folder, tmp_path):
     assert len(scorer.revision) == 64 and load_scorer(str(tmp_path)).revision != scorer.revision
 
 
-def test_a_scorer_that_is_not_there_says_what_to_do(tmp_path):
+def test_the_error_of_a_missing_scorer_names_the_remedy(tmp_path):
     with pytest.raises(ValueError, match=r"no folder .*/gpt2-large, and that is no name of a model.*--scorer none"):
         load_scorer(str(tmp_path / "gpt2-large"))
 
 
-def test_the_hub_is_asked_once_and_told_apart(monkeypatch):
+def test_the_hub_is_called_once_and_its_errors_are_distinguished(monkeypatch):
     tries = []
 
     def unreachable(self, name, timeout):
@@ -113,6 +113,6 @@ def test_the_hub_is_asked_once_and_told_apart(monkeypatch):
     with pytest.raises(ValueError, match=r"loaded: no folder a/b, and no such model on the hub can be reached\."):
         load_scorer("a/b")
     assert tries == [("a/b", True)]
-    for status, said in ((404, "the hub answers 404: no such model"), (401, "the hub answers 401")):
+    for status, message in ((404, "the hub answers 404: no such model"), (401, "the hub answers 401")):
         answer = type("Answer", (), {"status_code": status, "headers": {}, "request": None})()
-        assert said in nothing("a/b", RepositoryNotFoundError("no", response=answer))
+        assert message in nothing("a/b", RepositoryNotFoundError("no", response=answer))

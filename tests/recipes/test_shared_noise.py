@@ -21,7 +21,7 @@ def batch(rows=8, length=6):
 
 
 class Split(nn.Module):
-    """A network with an output layer of its own."""
+    """A network with a separate output layer."""
 
     def __init__(self):
         super().__init__()

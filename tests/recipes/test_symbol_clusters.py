@@ -68,7 +68,7 @@ def test_amino_acids_of_like_chemistry_fall_together(tmp_path, proteins, capsys)
     assert "[PAD]" in (tmp_path / "clusters.md").read_text()
 
 
-def test_a_file_gives_what_the_name_gives_in_any_order_of_symbols(tmp_path, proteins):
+def test_a_file_and_a_name_give_the_same_in_any_order_of_symbols(tmp_path, proteins):
     letters = AMINO_ACIDS[::-1]
     rows = blosum62(letters).tolist()
     vocabulary = proteins.tokenizer.get_vocab()

@@ -131,7 +131,7 @@ def test_a_tokenizer_rule_from_outside():
     assert source.load().symbols == ("ab", "cd") and lists(source.load()) == [[0, 1], [1, 0]]
 
 
-def test_fasta_counts_what_it_does_not_know():
+def test_fasta_counts_unknown_letters():
     Path("some.fasta").write_text(">one [kind=a]\nACDEF\nGH\n>two [kind=b]\nWYX\n")
     found = Fasta("some.fasta", unknown=0.1, labels=r"kind=(\w)").load()
     assert ["".join(found.symbols[i] for i in row) for row in lists(found)] == ["ACDEFGH", "WYX"]
@@ -318,7 +318,7 @@ def test_a_second_split_has_the_symbols_of_the_first(tmp_path):
         prepare(corpus, tmp_path / "other")
 
 
-def test_an_end_and_padding_only_where_asked(tmp_path):
+def test_an_end_and_padding_exist_only_on_request(tmp_path):
     sequences = [[0, 1], [1], [2, 0, 1], [1, 1]]
     with_end = prepare_ids(sequences, 1, 3, tmp_path / "ends", symbols="abc", ends=True)
     assert (with_end.vocab_size, with_end.eos_id, with_end.pad_id) == (5, 3, 4) and with_end.ends
@@ -405,8 +405,8 @@ def drawn(run, **options):
 def test_pictures_from_the_array_to_samples(tmp_path, capsys):
     data = prepare_ids(pictures(), 8, 16, tmp_path / "data")
     train(recipe(tmp_path / "data", 144))
-    said = capsys.readouterr().out
-    assert "over 8 sequences x 1 draw" in said and "bits/dimension)" in said and "padding" not in said
+    output = capsys.readouterr().out
+    assert "over 8 sequences x 1 draw" in output and "bits/dimension)" in output and "padding" not in output
     result = measured(tmp_path / "run")
     bound = result["bound"]
     assert "bits_per_byte" not in bound and "bits_per_token" not in bound and result["generative"] is None
@@ -440,8 +440,8 @@ def test_lines_of_different_lengths_without_an_end(tmp_path, capsys):
     source = {"kind": "recipes.data.sources.lines:Lines", "files": "molecules.txt", "tokens": "smiles"}
     data = prepare(SymbolCorpus(source=source, held_out=20), tmp_path / "data")
     train(recipe(tmp_path / "data", 16, packed=True))
-    said = capsys.readouterr().out
-    assert "bits/token)" in said
+    output = capsys.readouterr().out
+    assert "bits/token)" in output
     result = measured(tmp_path / "run", likelihood="confidence", sequences=8)
     assert (
         set(result["bound"]) >= {"nats_per_token", "bits_per_token", "perplexity"}
@@ -523,11 +523,11 @@ def test_the_command_prepares_any_source(tmp_path, capsys):
         "data/codes",
     ]
     command.main([*words, "--labels", "labels.txt", "--shuffle", "3", "--held-out", "8", "--by-label"])
-    said = capsys.readouterr().out
-    assert "data/codes: 16 symbols, shape 12 x 12, 4 classes, vocabulary" in said
+    output = capsys.readouterr().out
+    assert "data/codes: 16 symbols, shape 12 x 12, 4 classes, vocabulary" in output
     assert (
         "python -m recipes.owt mdlm --smoke --data.folder data/codes --data.length 144 --output.folder runs/codes"
-        in said
+        in output
     )
     found = open_prepared(tmp_path / "data/codes")
     assert np.bincount(found.validation.labels).tolist() == [2, 2, 2, 2]
@@ -542,8 +542,8 @@ def test_the_command_prepares_any_source(tmp_path, capsys):
     command.main([*words, "data/mol"])
     assert "--data.length 8 --data.packed" in capsys.readouterr().out
     command.main([*words, "data/mol-ends", "--ends"])
-    said = capsys.readouterr().out
-    assert "--data.length 9 --output" in said and "(end 10, pad 11)" in said
+    output = capsys.readouterr().out
+    assert "--data.length 9 --output" in output and "(end 10, pad 11)" in output
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ def tokenizer():
     return text.train_tokenizer(PROSE, 280)
 
 
-def test_clean_keeps_what_was_said():
+def test_clean_keeps_the_content():
     raw = (
         "The President. Thank you. [Laughter]  Good\tevening.\n\n\n  We (applause) begin. \n"
         "Audience members. Four more years!\nCafe\u0301"

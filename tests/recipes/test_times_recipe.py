@@ -40,7 +40,7 @@ def test_a_density_that_does_not_exist_is_refused_before_anything_runs(kind, mes
             make()
 
 
-def test_what_a_kind_stands_for():
+def test_kinds_of_time_densities():
     process = dd.presets.mdlm(8)
     assert time_density("uniform", process, 16) is None
     assert repr(time_density("bell:mean=-1,spread=2", process, 16)) == "Bell(mean=-1.0, spread=2.0)"
@@ -68,18 +68,18 @@ def batch(rows=8, length=5):
 
 
 class Still(torch.nn.Module):
-    """One law of words, whatever it sees."""
+    """A network with constant probabilities of tokens."""
 
     def __init__(self):
         super().__init__()
-        self.law = torch.nn.Parameter(torch.linspace(-1, 1, 8))
+        self.log_probs = torch.nn.Parameter(torch.linspace(-1, 1, 8))
 
     def forward(self, z, t):
-        return self.law.expand(*z.shape, 8)
+        return self.log_probs.expand(*z.shape, 8)
 
 
 @pytest.mark.parametrize("process", [dd.presets.mdlm(8), dd.presets.hdlm(torch.arange(8) // 3)], ids=repr)
-def test_a_training_loss_is_divided_by_the_density_or_says_that_it_is_not(process):
+def test_a_training_loss_is_divided_by_the_density_or_names_that_it_is_not(process):
     density = process.time_density(5)
     noisy = noised(process, batch(), 3, 7, Loss(times="optimal"), density)
     undivided = noised(process, batch(), 3, 7, Loss(times="optimal", weigh_times=False), density)
@@ -144,7 +144,7 @@ def test_terms_keep_every_draw_and_its_time():
 
 
 @pytest.mark.slow
-def test_an_evaluation_says_from_what_it_drew(tmp_path, capsys):
+def test_an_evaluation_names_the_density_of_its_times(tmp_path, capsys):
     published = publish_tiny(tmp_path, dict(kind="hdlm", clusters=8))
     options = Options(run=str(published.run), scorer="none", replicates=3, batch=4)
     uniform, own = evaluate(replace(options, times="uniform"), ALONE), evaluate(options, ALONE)

@@ -1,4 +1,4 @@
-"""SIGTERM to ``torchrun``, which hands it to its processes: each saves, and ends as a run that was asked to stop."""
+"""SIGTERM to ``torchrun``, which hands it to its processes: each saves, and ends as a run after a stop signal."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def torchrun(folder):
         return subprocess.Popen(command, cwd=folder, env=os.environ | paths, stdout=log, stderr=subprocess.STDOUT)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("shard", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["copies", "shards"])
 def test_a_sigterm_to_torchrun_saves_in_every_process(tmp_path, shard):
     given = recipe(text(tmp_path / "data"), tmp_path / "run", steps=5000, hardware=Hardware(threads=1, shard=shard))

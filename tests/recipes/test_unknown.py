@@ -115,11 +115,11 @@ LINES = ["the cat sat"] * 60 + ["the dog sat", "the cat\u200b sat"] + ["the cat 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_text_of_which_the_tokenizer_lacks_too_much_is_refused(here, workers, capsys):
     wanted = corpus(word_level(), LINES)
-    said = (
+    message = (
         r"train: 2 symbols of text.txt \(1.05% of the tokens, at most 1.00% pass\) are none of tokenizer='words.json' "
         r"and would become \[UNK\]: 'dog' \(1\), U\+200B ZERO WIDTH SPACE \(1\)\. .*--unknown 0.02"
     )
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         prepare(wanted, here / "out", workers)
     assert not (here / "out").exists()
     words = ["local", "--files", "text.txt", "--tokenizer", "words.json", "--held-out", "2", "--out", "out"]
@@ -149,7 +149,7 @@ def test_symbols_that_are_left_out_are_counted_and_the_rest_stays_as_it_was(here
         prepare(wanted, here / "out", unknown=2)
 
 
-def test_the_table_of_a_folder_of_an_earlier_version_says_that_nothing_was_counted(here, capsys):
+def test_the_table_of_an_earlier_folder_shows_that_nothing_was_counted(here, capsys):
     prepare(corpus(word_level(), ["the cat"] * 30), here / "out")
     path = here / "out" / "manifest.json"
     manifest = json.loads(path.read_text())
@@ -172,9 +172,11 @@ def saved(tokenizer):
 def test_a_prompt_with_unknown_symbols_is_refused_unless_they_may_pass():
     model = saved(word_level())
     check_known(model, "prompt", "the [MASK:2] sat")
-    said = r"prompt: 2 symbols are none of the tokenizer of mine and would become \[UNK\]: 'dog' \(2\); --unknown lets"
+    message = (
+        r"prompt: 2 symbols are none of the tokenizer of mine and would become \[UNK\]: 'dog' \(2\); --unknown lets"
+    )
     for prompt in ("the dog[MASK]dog", "dog dog"):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             check_known(model, "prompt", prompt)
     check_known(model, "prompt", "the dog", allowed=True)
     for allowed in (False, True):  # nothing could stand for it

@@ -64,15 +64,15 @@ def test_seconds_at_the_peak(tmp_path):
     assert utilisation.fastest(run) == pytest.approx(utilisation.operations(run) * 8 / 1e9)
 
 
-def test_a_run_has_it_in_its_records_and_the_same_losses(tmp_path):
+def test_a_run_records_the_utilisation_and_has_the_same_losses(tmp_path):
     given = recipe(text(tmp_path / "data"), tmp_path / "run", steps=4)
     train(given)
-    told = replace(
-        given, hardware=Hardware(threads=1, peak=0.1), output=replace(given.output, folder=tmp_path / "told")
+    changed = replace(
+        given, hardware=Hardware(threads=1, peak=0.1), output=replace(given.output, folder=tmp_path / "peak")
     )
-    train(told)
-    assert curve(tmp_path / "told") == curve(tmp_path / "run")
-    records = [record for _, record in read_metrics(tmp_path / "told" / "metrics.jsonl") if record["kind"] == "train"]
+    train(changed)
+    assert curve(tmp_path / "peak") == curve(tmp_path / "run")
+    records = [record for _, record in read_metrics(tmp_path / "peak" / "metrics.jsonl") if record["kind"] == "train"]
     assert all(0 < record["mfu"] < 1 and record["step_seconds"] > 0 for record in records)
 
 

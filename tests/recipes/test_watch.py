@@ -1,4 +1,4 @@
-"""What a run tells: the bar, metrics.jsonl, the boards and the samples' files."""
+"""Output of a run: the bar, metrics.jsonl, the boards and the samples' files."""
 
 import json
 import math
@@ -27,7 +27,7 @@ STEPS, LOG_EVERY = 6, 2
 
 
 def recipe(folder: Path, **output) -> Recipe:
-    """Nothing of it is trained here; no board unless one is asked for."""
+    """Nothing of it is trained here; no board by default."""
     return Recipe(
         data=Data(corpus=speeches(), folder=folder / "data"),
         process=dict(kind="mdlm"),
@@ -51,7 +51,7 @@ def terms(sequences: int = 5) -> Terms:
     return Terms(torch.arange(sequences), nats, torch.arange(8, 8 + sequences))
 
 
-def tell(watch: Watch, numbers) -> None:
+def feed(watch: Watch, numbers) -> None:
     for number in numbers:
         watch.step(number, made(number))
 
@@ -66,7 +66,7 @@ def untimed(folder: Path) -> list[dict]:
 
 def test_a_record_holds_the_step_exactly(tmp_path):
     with Watch(recipe(tmp_path), True, 0) as watch:
-        tell(watch, [1, 2])
+        feed(watch, [1, 2])
     step = made(2)
     assert untimed(tmp_path) == [
         {
@@ -74,19 +74,19 @@ def test_a_record_holds_the_step_exactly(tmp_path):
             "levels": {"word": 0.1, "mask": 2 / 3 / 12}, "share": {"word": 0.25, "mask": 0.75},
         }
     ]  # fmt: skip
-    (told,) = records(tmp_path)
-    assert told["tokens_per_second"] == 32 / told["seconds"] > 0
+    (record,) = records(tmp_path)
+    assert record["tokens_per_second"] == 32 / record["seconds"] > 0
 
 
 def test_every_few_steps_and_the_last(tmp_path):
     with Watch(replace(recipe(tmp_path), steps=5), True, 0) as watch:
-        tell(watch, range(1, 6))
+        feed(watch, range(1, 6))
     assert [found["step"] for found in records(tmp_path)] == [2, 4, 5]
 
 
 def test_records_are_on_disk_at_once(tmp_path):
     with Watch(recipe(tmp_path), True, 0) as watch:
-        tell(watch, [1, 2])
+        feed(watch, [1, 2])
         assert len(records(tmp_path)) == 1
 
 
@@ -104,16 +104,16 @@ def test_a_killed_run_ends_with_the_records_of_one_that_was_not(tmp_path, cut):
     for folder in (whole, killed):
         folder.mkdir()
     with Watch(recipe(whole), True, 0) as watch:
-        tell(watch, range(1, STEPS + 1))
+        feed(watch, range(1, STEPS + 1))
         watch.bound(STEPS, terms())
     with Watch(recipe(killed), True, 0) as watch:
-        tell(watch, range(1, 6))
+        feed(watch, range(1, 6))
     path = killed / METRICS
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - cut)
     with Watch(recipe(killed), True, 3) as watch:
         assert [found["step"] for found in records(killed)] == [2]
-        tell(watch, range(4, STEPS + 1))
+        feed(watch, range(4, STEPS + 1))
         watch.bound(STEPS, terms())
     assert untimed(killed) == untimed(whole)
     assert [path.name for path in killed.iterdir()] == [METRICS]
@@ -151,7 +151,7 @@ def test_a_broken_line_before_the_last_is_refused(tmp_path, line):
 def test_seconds_go_on_after_a_resume(tmp_path):
     (tmp_path / METRICS).write_text('{"step": 2, "kind": "train", "seconds": 100.0}\n')
     with Watch(recipe(tmp_path), True, 3) as watch:
-        tell(watch, [4])
+        feed(watch, [4])
     assert records(tmp_path)[1]["seconds"] == pytest.approx(100, abs=2) and records(tmp_path)[1]["seconds"] > 100
 
 
@@ -191,18 +191,18 @@ def test_the_bound_and_its_terms(tmp_path, capsys):
     measured = terms()
     with Watch(recipe(tmp_path), True, 0) as watch:
         watch.bound(4, measured)
-    (told,) = records(tmp_path)
+    (record,) = records(tmp_path)
     tokens = measured.tokens.sum().item()
-    parts = [told[name] for name in ("diffusion", "prior", "reconstruction")]
+    parts = [record[name] for name in ("diffusion", "prior", "reconstruction")]
     assert parts == pytest.approx((measured.nats.sum(0) / tokens).tolist())
-    assert told["nats_per_token"] == measured.per_token.value == pytest.approx(sum(parts))
-    assert told["standard_error"] == measured.per_token.standard_error > 0
-    assert (told["step"], told["kind"], told["sequences"], told["draws"]) == (4, "bound", 5, 1)
+    assert record["nats_per_token"] == measured.per_token.value == pytest.approx(sum(parts))
+    assert record["standard_error"] == measured.per_token.standard_error > 0
+    assert (record["step"], record["kind"], record["sequences"], record["draws"]) == (4, "bound", 5, 1)
     assert f"step 4: validation bound {measured.per_token} over 5 texts x 1 draw (diff" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("loss", "said"),
+    ("loss", "label"),
     [
         (Loss(), "clipped at 2, padding counted"),
         (Loss(weighting="clip:10", count_padding=False), "clipped at 10, padding left out"),
@@ -220,14 +220,14 @@ def test_the_bound_and_its_terms(tmp_path, capsys):
         ),
     ],
 )
-def test_what_the_loss_is_stands_beside_it(tmp_path, capsys, loss, said):
-    asked = replace(recipe(tmp_path), model=dict(kind="dit", dim=8, depth=1, heads=1), loss=loss)
-    with Watch(asked, True, 0) as watch:
-        tell(watch, [1])
-    assert f"loss {made(1).loss:.3f} nats/token ({said})  " in capsys.readouterr().out
+def test_the_printed_loss_has_its_description(tmp_path, capsys, loss, label):
+    changed = replace(recipe(tmp_path), model=dict(kind="dit", dim=8, depth=1, heads=1), loss=loss)
+    with Watch(changed, True, 0) as watch:
+        feed(watch, [1])
+    assert f"loss {made(1).loss:.3f} nats/token ({label})  " in capsys.readouterr().out
 
 
-def test_where_nothing_is_padded_nothing_is_said_of_padding():
+def test_without_padding_the_output_does_not_mention_it():
     assert Loss().about(padded=False) == "clipped at 2"
 
 
@@ -274,11 +274,11 @@ def test_a_short_way_is_shown_state_by_state(tmp_path):
     assert text.endswith("\nt = 1.000: _\nt = 0.000: word\n")
 
 
-def test_other_processes_do_nothing(tmp_path, capsys, monkeypatch):
+def test_other_ranks_write_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with Watch(recipe(tmp_path, tensorboard=True, wandb="words"), False, 0) as watch:
         watch.say("nothing")
-        tell(watch, range(1, STEPS + 1))
+        feed(watch, range(1, STEPS + 1))
         watch.weights(2, torch.ones(3))
         watch.bound(2, terms())
         watch.samples(2, ["text"], [(1.0, "_")])
@@ -293,7 +293,7 @@ def events(folder: Path) -> EventAccumulator:
 
 def test_tensorboard_holds_it_all(tmp_path):
     with Watch(recipe(tmp_path, tensorboard=True), True, 0) as watch:
-        tell(watch, range(1, 5))
+        feed(watch, range(1, 5))
         live = [event.step for event in events(tmp_path).Scalars("train/loss")]
         watch.weights(4, torch.arange(5.0))
         watch.bound(4, terms())
@@ -312,11 +312,11 @@ def test_tensorboard_holds_it_all(tmp_path):
     assert " ".join("".join(line + " " for line in lines).split()).startswith("sample 1 a _b_ a _b_")
 
 
-def test_tensorboard_hides_what_is_done_again(tmp_path):
+def test_tensorboard_hides_repeated_steps(tmp_path):
     with Watch(recipe(tmp_path, tensorboard=True), True, 0) as watch:
-        tell(watch, range(1, 7))
+        feed(watch, range(1, 7))
     with Watch(recipe(tmp_path, tensorboard=True), True, 3) as watch:
-        tell(watch, range(4, 5))
+        feed(watch, range(4, 5))
     assert [event.step for event in events(tmp_path).Scalars("train/loss")] == [2, 4]
 
 
@@ -347,9 +347,9 @@ def wandb(monkeypatch):
     return fake
 
 
-def test_wandb_is_told_everything(tmp_path, wandb):
+def test_wandb_receives_every_record(tmp_path, wandb):
     with Watch(recipe(tmp_path, wandb="words"), True, 0) as watch:
-        tell(watch, [1, 2])
+        feed(watch, [1, 2])
         watch.weights(2, torch.arange(3.0))
         watch.samples(2, ["<s> & </s>"], [])
     (_, start), *defined, logged, quantiles, histogram, text, end = wandb.calls
@@ -364,7 +364,7 @@ def test_wandb_is_told_everything(tmp_path, wandb):
     assert end == ("finish", 0)
 
 
-def test_wandb_goes_on_with_the_same_run_and_hears_of_a_failure(tmp_path, wandb):
+def test_wandb_continues_the_same_run_and_records_a_failure(tmp_path, wandb):
     with Watch(recipe(tmp_path, wandb="words"), True, 0) as watch:
         watch.close()
     with pytest.raises(KeyError), Watch(recipe(tmp_path, wandb="words"), True, 2):
@@ -381,7 +381,7 @@ def test_wandb_goes_on_with_the_same_run_and_hears_of_a_failure(tmp_path, wandb)
         ("torch.utils.tensorboard", {"tensorboard": True}, "needs tensorboard: pip install tensorboard"),
     ],
 )
-def test_a_missing_board_is_told_before_anything_happens(tmp_path, monkeypatch, module, output, line):
+def test_a_missing_board_is_an_error_before_anything_happens(tmp_path, monkeypatch, module, output, line):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ModuleNotFoundError, match=line):
         Watch(recipe(tmp_path, **output), True, 0)
@@ -435,7 +435,7 @@ def test_one_bar_on_a_terminal_and_lines_above_it(tmp_path, monkeypatch, capsys)
         lambda: Console(file=sys.stdout, force_terminal=True, width=80, highlight=False),
     )
     with Watch(recipe(tmp_path), True, 0) as watch:
-        tell(watch, range(1, STEPS + 1))
+        feed(watch, range(1, STEPS + 1))
         watch.say("a line [of its own]")
     shown = capsys.readouterr().out
     assert f"{STEPS}/{STEPS}  loss" in shown and "tokens/s" in shown and "━" in shown

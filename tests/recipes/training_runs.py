@@ -50,7 +50,7 @@ def context():
 
 
 def start(given: Recipe, size: int = 1, accept_changes: bool = False) -> list:
-    """Trains in processes of their own; what they print goes to a file beside the run."""
+    """Trains in separate processes; their output goes to a file beside the run."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -77,12 +77,12 @@ def finish(processes: list, seconds: float = 120) -> list[int]:
 def trained(given: Recipe, size: int = 1, accept_changes: bool = False) -> Path:
     """Trains to the end and returns the run's folder."""
     codes = finish(start(given, size, accept_changes))
-    assert codes == [0] * size, f"exit codes {codes}:\n{said(given)}"
+    assert codes == [0] * size, f"exit codes {codes}:\n{output_of(given)}"
     return given.output.folder
 
 
-def said(given: Recipe) -> str:
-    """What the processes printed, if they came that far."""
+def output_of(given: Recipe) -> str:
+    """Output of the processes, if they came that far."""
     log = given.output.folder.with_suffix(".log")
     return log.read_text(encoding="utf-8") if log.exists() else "no log: it failed before it wrote one, see stderr"
 
@@ -99,7 +99,7 @@ def losses(folder: Path) -> list[float]:
 
 
 def steps_made(folder: Path) -> int:
-    """How many steps metrics.jsonl tells of; it may be being written."""
+    """Number of steps in metrics.jsonl, which may be being written."""
     try:
         lines = (folder / "metrics.jsonl").read_bytes().splitlines()
     except FileNotFoundError:

@@ -180,8 +180,8 @@ def command_flags():
         for m in (cache_error, frontier, plot, prepare, quickstart)
     }
     trains = {"recipes.owt": owt.main, "recipes.lm1b": lm1b.main}
-    asked = {name: name.split() for name in variants()}
-    found |= shared("recipes.owt, recipes.lm1b", {n: flags(trains[m], v, "--help-all") for n, (m, v) in asked.items()})
+    words = {name: name.split() for name in variants()}
+    found |= shared("recipes.owt, recipes.lm1b", {n: flags(trains[m], v, "--help-all") for n, (m, v) in words.items()})
     found["recipes.adapt"] = flags(adapt.main, "--help-all")
     found["recipes.train"] = flags(train.main, str(HERE.parent / "recipes" / "old" / "owt-hdlm.yaml"), "--help-all")
     main = importlib.import_module("ddlib.__main__").main

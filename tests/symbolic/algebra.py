@@ -1,6 +1,6 @@
 """Exact algebra on a process whose marginals and rates are symbols: the bound of theory section 1, the paper's lemma.
 
-A process is a matrix of marginals ``law[x, z]`` = q_t(z|x) and one of rates ``Q[y, z]`` from y to z, at one time.
+A process is a matrix ``marginals[x, z]`` = q_t(z|x) and one of rates ``Q[y, z]`` from y to z, at one time.
 """
 
 from typing import NamedTuple
@@ -9,20 +9,20 @@ import sympy as sp
 
 
 class Process(NamedTuple):
-    law: sp.Matrix
+    marginals: sp.Matrix
     Q: sp.Matrix
 
     @property
     def words(self):
-        return range(self.law.rows)
+        return range(self.marginals.rows)
 
     def possible(self, x):
         """The states that word x can be in."""
-        return [z for z in range(self.law.cols) if self.law[x, z] != 0]
+        return [z for z in range(self.marginals.cols) if self.marginals[x, z] != 0]
 
 
 def vanishes(expression):
-    """Whether an expression in positive symbols is identically 0.
+    """True if an expression in positive symbols is identically 0.
 
     Logarithms are split along the irreducible factors of their arguments, after which they count as unknowns of a
     rational function, as does every power with a symbolic exponent.
@@ -56,18 +56,18 @@ def climbing(maps, occupancies, fluxes):
     up_to = [sp.eye(maps[0].rows)]
     for edge in maps:
         up_to.append(up_to[-1] * edge)
-    law = sp.Matrix.hstack(*[a * u for a, u in zip(occupancies, up_to, strict=True)])
+    marginals = sp.Matrix.hstack(*[a * u for a, u in zip(occupancies, up_to, strict=True)])
     sizes = [u.cols for u in up_to]
     rates = sp.zeros(sum(sizes))
     for i, (edge, flux) in enumerate(zip(maps, fluxes, strict=True)):
         rates[sum(sizes[:i]), sum(sizes[: i + 1])] = flux / occupancies[i] * edge
-    return Process(law, with_diagonal(rates))
+    return Process(marginals, with_diagonal(rates))
 
 
 def ratios(process, p, x, z):
     """a_y and b_y of theory section 1."""
-    believed = process.law.T * p
-    return process.law[x, :] / process.law[x, z], believed.T / believed[z]
+    believed = process.marginals.T * p
+    return process.marginals[x, :] / process.marginals[x, z], believed.T / believed[z]
 
 
 def divergence(a, b):
@@ -95,4 +95,4 @@ def lemma(process, p, x, z):
 
 def slope(process, x, z):
     """d/dt log q_t(z|x), by Kolmogorov's forward equation: what the paper calls the bias."""
-    return (process.law * process.Q)[x, z] / process.law[x, z]
+    return (process.marginals * process.Q)[x, z] / process.marginals[x, z]

@@ -1,4 +1,4 @@
-"""What the HDLM paper (arXiv 2510.08632) prints, what is true, and the law that tells one from the other.
+"""Printed and true formulas of the HDLM paper (arXiv 2510.08632), and an identity that distinguishes them.
 
 docs/errata.md is this table for readers; tests/symbolic/test_errata.py holds both to it.
 """
@@ -12,7 +12,7 @@ from algebra import climbing, distribution, lemma, lemma_gain, slope
 from family import ddt, descendant_logits, family, gamma, poisson, survival, u, v
 from theorems import perturbed, standard
 
-# four words in three clusters with perturbation, at one time: occupancies, fluxes, the model's law
+# four words in three clusters with perturbation, at one time: occupancies, fluxes, the model's probabilities
 parents, words = [0, 0, 1, 2], distribution(4)
 a, F, eta = sp.symbols("a_0:3", positive=True), sp.symbols("F_0:2", positive=True), sp.Symbol("eta", positive=True)
 xi = eta / (eta + 2)
@@ -59,35 +59,35 @@ def word_column(descend, g):
     return descend(g), 1 - alpha / earlier(alpha) - descend(g)
 
 
-def survival_law(S):
+def survival_identity(S):
     """Kolmogorov's forward equation dP/dt = Q^T P, and P = 1 at t = s."""
     return [ddt(S) + rates(gamma)[1] * S, S.subs(u, v) - 1]
 
 
-def descent_law(C, g=gamma):
+def descent_identity(C, g=gamma):
     alpha = family(g).occupancies[0]
     enter, leave = rates(g)
     return [ddt(C) - enter * alpha / earlier(alpha) + leave * C, C.subs(u, v)]
 
 
-def mask_law(column, g=gamma):
+def mask_identity(column, g=gamma):
     descended, masked = column
     return [ddt(masked) - rates(g)[1] * descended, masked.subs(u, v)]
 
 
-def product_law(factors):
+def product_identity(factors):
     """Neighbours in a matrix product must agree; the row has one entry for each word."""
     left, right = factors
     return [left.cols - right.rows, left.rows - 1, right.cols - len(parents)]
 
 
-def generator_law(block):
+def generator_identity(block):
     """The block beside the diagonal block of the level below the mask, so that rows sum to zero."""
     clusters = 2
     return [block.rows - clusters, block.cols - 1, *(sum(block[row, :]) - 1 for row in range(block.rows))]
 
 
-def weight_law(w):
+def weight_identity(w):
     """w beta_m = beta_m', whose integral is 1."""
     mask = family(gamma).occupancies[2]
     return [w * mask - ddt(mask)]
@@ -101,7 +101,7 @@ def word_to_cluster_gain(line):
     ]
 
 
-def bias_law(sign):
+def bias_identity(sign):
     """(elbo_rate) is the theorem plus ``sign`` times the slope of log q_t."""
     return [
         lemma(noisy, words, 0, z) + perturbed(words, a, F, parents, xi, 0, z) - sign * slope(noisy, 0, z)
@@ -109,10 +109,10 @@ def bias_law(sign):
     ]
 
 
-def single_token_law(sign):
-    """One token, one cluster, known law: sign E[...] is -log p, as the fluxes integrate to 1 over time."""
+def single_token_identity(sign):
+    """One token, one cluster, known distribution: sign E[...] is -log p, as the fluxes integrate to 1 over time."""
     single, p = climbing([sp.ones(3, 1), sp.ones(1, 1)], a, F), distribution(3)
-    mean = sum(single.law[0, z] * standard(p, a, F, [0, 0, 0], 0, z) for z in single.possible(0))
+    mean = sum(single.marginals[0, z] * standard(p, a, F, [0, 0, 0], 0, z) for z in single.possible(0))
     return [sign * mean.subs(F[0], 1) + sp.log(p[0])]
 
 
@@ -127,24 +127,24 @@ def cluster_line(occupancy, kernel_entry, mass):
 
 
 ERRATA = {
-    "cluster-survival": Erratum(printed_survival(gamma), survival(), survival_law),
-    "word-to-cluster": Erratum(printed_descent(gamma), descendant_logits(gamma), descent_law),
-    "word-to-mask": Erratum(word_column(printed_descent, gamma), word_column(descendant_logits, gamma), mask_law),
-    "mask-row-shape": Erratum((Gamma, Xi), (Xi, Gamma), product_law),
+    "cluster-survival": Erratum(printed_survival(gamma), survival(), survival_identity),
+    "word-to-cluster": Erratum(printed_descent(gamma), descendant_logits(gamma), descent_identity),
+    "word-to-mask": Erratum(word_column(printed_descent, gamma), word_column(descendant_logits, gamma), mask_identity),
+    "mask-row-shape": Erratum((Gamma, Xi), (Xi, Gamma), product_identity),
     "mask-weight": Erratum(
         gamma * (1 - u ** (gamma - 1)) / (gamma * t + u**gamma),
         gamma * (1 - u ** (gamma - 1)) / (gamma * t + u**gamma - 1),
-        weight_law,
+        weight_identity,
     ),
-    "generator-last-column": Erratum(sp.ones(1, 2), sp.ones(1, 2).T, generator_law),
+    "generator-last-column": Erratum(sp.ones(1, 2), sp.ones(1, 2).T, generator_identity),
     "n-level-mask-sum": Erratum(
         sum(ddt(three_levels[3]) for _ in range(3)),
         sum(ddt(three_levels[j]) for j in range(3)),
         lambda total: [total + ddt(three_levels[3])],
     ),
     "xi-cluster-line": Erratum(partial(cluster_line, 1), partial(cluster_line, a[1]), word_to_cluster_gain),
-    "xi-bias-sign": Erratum(+1, -1, bias_law),
-    "mdlm-sign": Erratum(-1, +1, single_token_law),
+    "xi-bias-sign": Erratum(+1, -1, bias_identity),
+    "mdlm-sign": Erratum(-1, +1, single_token_identity),
     "alpha-prime": Erratum(linear, ddt(linear), lambda quantity: [quantity + 1]),
     "start": Erratum(1, 0, lambda start: [sp.limit(family(gamma).occupancies[0], u, 1 - start) - 1]),
 }

@@ -1,6 +1,6 @@
 """Occupancies, transitions and weights in closed form, each written once.
 
-Time is ``u`` = 1 - t, so that powers simplify. Levels are climbed at rates gamma_i s'(t) with the clock
+Time is ``u`` = 1 - t, so that powers simplify. Levels are climbed at rates gamma_i s'(t) with the hazard
 s = -log(1 - t) (theory section 4).
 """
 
@@ -12,7 +12,7 @@ import sympy as sp
 u, v = sp.symbols("u v", positive=True)
 """1 - t and, for transitions from an earlier time s, 1 - s."""
 gamma = sp.Symbol("gamma", positive=True)
-CLOCK = -sp.log(u)
+HAZARD = -sp.log(u)
 
 
 class Chain(NamedTuple):
@@ -22,7 +22,7 @@ class Chain(NamedTuple):
     @property
     def fluxes(self):
         """F_i = r_i a_i with r_i = gamma_i s'(t)."""
-        return [speed * ddt(CLOCK) * a for speed, a in zip(self.speeds, self.occupancies, strict=False)]
+        return [speed * ddt(HAZARD) * a for speed, a in zip(self.speeds, self.occupancies, strict=False)]
 
 
 def ddt(expression):
@@ -60,8 +60,8 @@ def hypoexponential(speeds):
 
 def poisson(n):
     """n edges of speed 1: a_i = (1 - t) s^i / i! below the mask."""
-    below = [u * CLOCK**i / factorial(i) for i in range(n)]
-    return Chain((1,) * n, (*below, sp.lowergamma(n, CLOCK) / factorial(n - 1)))
+    below = [u * HAZARD**i / factorial(i) for i in range(n)]
+    return Chain((1,) * n, (*below, sp.lowergamma(n, HAZARD) / factorial(n - 1)))
 
 
 def survival():

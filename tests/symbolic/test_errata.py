@@ -1,4 +1,4 @@
-"""Every printed formula that docs/errata.md corrects fails the law that its correction keeps."""
+"""Every printed formula that docs/errata.md corrects violates the identity that its correction satisfies."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import sympy as sp
 import torch
 from algebra import vanishes
 from cases import slow_but
-from errata import ERRATA, Gamma, Xi, descent_law, mask_law, printed_descent, printed_survival, word_column
+from errata import ERRATA, Gamma, Xi, descent_identity, mask_identity, printed_descent, printed_survival, word_column
 from family import ddt, descendant_logits, family, gamma, survival, u, v
 
 import ddlib as dd
@@ -21,27 +21,27 @@ HERE = {u: 1 - R(7, 10), v: 1 - R(3, 10)}
 
 
 def at_some_point(expression):
-    """The value where every symbol has a number of its own."""
+    """Value of the expression where every symbol has a different number."""
     symbols = sorted(expression.free_symbols - set(HERE), key=str)
     return expression.subs(HERE).subs({symbol: R(k, 2) for k, symbol in enumerate(symbols, start=3)}).evalf(20)
 
 
 @pytest.mark.parametrize("name", ERRATA)
-def test_the_printed_formula_breaks_its_law(name):
+def test_the_printed_formula_violates_its_identity(name):
     residuals = ERRATA[name].residuals(ERRATA[name].printed)
     assert max(abs(at_some_point(sp.sympify(residual))) for residual in residuals) > 1e-3
 
 
 @pytest.mark.parametrize("name", ERRATA)
-def test_the_true_formula_keeps_it(name):
+def test_the_true_formula_satisfies_its_identity(name):
     assert all(vanishes(residual) for residual in ERRATA[name].residuals(ERRATA[name].true))
 
 
 def test_at_gamma_one_too():
-    """Where the family has another form."""
-    assert all(vanishes(residual) for residual in descent_law(descendant_logits(1), 1))
-    assert all(vanishes(residual) for residual in mask_law(word_column(descendant_logits, 1), 1))
-    assert abs(at_some_point(descent_law(printed_descent(1), 1)[0])) > 1e-3
+    """At gamma = 1 the family has another form."""
+    assert all(vanishes(residual) for residual in descent_identity(descendant_logits(1), 1))
+    assert all(vanishes(residual) for residual in mask_identity(word_column(descendant_logits, 1), 1))
+    assert abs(at_some_point(descent_identity(printed_descent(1), 1)[0])) > 1e-3
     assert survival().subs(u, v) == 1 and descendant_logits(1).subs(u, v) == 0
 
 

@@ -58,7 +58,7 @@ def test_every_weight_integrates_to_one_against_its_occupancy(chain):
         assert sp.simplify(sp.integrate(sp.expand(flux), (u, 0, 1))) == 1
 
 
-def test_two_speeds_of_the_general_law_are_the_papers_family():
+def test_two_speeds_of_the_general_form_are_the_papers_family():
     general = hypoexponential((gamma, 1))
     for ours, paper in zip(general.occupancies, family(gamma).occupancies, strict=True):
         assert vanishes(ours - paper)

@@ -101,7 +101,7 @@ def test_the_gradient_of_the_cluster_loss_is_as_printed():
 
 @pytest.fixture(scope="module")
 def arbitrary():
-    """Two words, three states, every rate and every marginal a symbol of its own."""
+    """Two tokens, three states; every rate and every marginal is a separate symbol."""
     rates = sp.Matrix(3, 3, lambda i, j: sp.Symbol(f"Q_{i}{j}", positive=True) if i != j else 0)
     return Process(stochastic("q", 2, 3), with_diagonal(rates))
 
@@ -113,8 +113,8 @@ def test_the_lemma_and_the_generic_bound_agree_for_every_chain(arbitrary):
         assert vanishes(difference)
 
 
-def test_what_the_lemma_adds_has_no_mean_at_any_time(arbitrary):
-    mean = sum(arbitrary.law[0, z] * slope(arbitrary, 0, z) for z in range(3))
+def test_the_additional_term_of_the_lemma_has_mean_zero_at_any_time(arbitrary):
+    mean = sum(arbitrary.marginals[0, z] * slope(arbitrary, 0, z) for z in range(3))
     assert vanishes(mean)
     assert not vanishes(slope(arbitrary, 0, 0))
 
@@ -133,8 +133,8 @@ def test_a_climbing_process_has_the_marginals_it_claims():
     for level, states in enumerate([(0, 1), (2, 3), (4, 5), (6,)]):
         change = (0, *F)[level] - (*F, 0)[level]
         for z in states:
-            flow = (process.law * process.Q)[0, z]
-            assert vanishes(flow - change / a[level] * process.law[0, z])
+            flow = (process.marginals * process.Q)[0, z]
+            assert vanishes(flow - change / a[level] * process.marginals[0, z])
 
 
 def test_a_single_cluster_is_mdlm():
@@ -143,17 +143,17 @@ def test_a_single_cluster_is_mdlm():
     single = climbing([sp.ones(3, 1), sp.ones(1, 1)], a[:3], F[:2])
     masked = climbing([sp.ones(3, 1)], [a[0], a[1] + a[2]], F[:1])
     assert vanishes(generic(single, p, 0, 4))
-    cost = single.law[0, 3] * generic(single, p, 0, 3)
-    assert vanishes(cost - masked.law[0, 3] * generic(masked, p, 0, 3))
+    cost = single.marginals[0, 3] * generic(single, p, 0, 3)
+    assert vanishes(cost - masked.marginals[0, 3] * generic(masked, p, 0, 3))
     assert vanishes(cost + F[0] * sp.log(p[0]))
 
 
 @pytest.mark.parametrize("case", slow_but(["standard", "n levels", "any maps"], "standard", "n levels"))
-def test_the_bound_of_the_true_law_is_its_entropy(case):
+def test_the_bound_of_the_true_distribution_is_its_entropy(case):
     """Fluxes integrate to one over time (test_family), so over time the flux of an edge is replaced by 1."""
     process, p, _ = CASES[case]
     total = sum(
-        p[x] * process.law[x, z] * generic(process, p, x, z) for x in process.words for z in process.possible(x)
+        p[x] * process.marginals[x, z] * generic(process, p, x, z) for x in process.words for z in process.possible(x)
     ).subs(dict.fromkeys(F, 1))
     assert vanishes(total + sum(p[x] * sp.log(p[x]) for x in process.words))
 
@@ -164,8 +164,8 @@ def test_gidds_rates_generate_its_marginals():
     alpha, first = sp.Function("alpha")(t), sp.Function("pi")(t)
     pi = [first, 1 - first]
     into = [(1 - alpha) * sp.diff(part, t) - sp.diff(alpha, t) / alpha * part for part in pi]
-    law = [alpha + (1 - alpha) * pi[0], (1 - alpha) * pi[1]]
-    assert sp.simplify(sp.diff(law[0], t) - law[1] * into[0] + law[0] * into[1]) == 0
+    probs = [alpha + (1 - alpha) * pi[0], (1 - alpha) * pi[1]]
+    assert sp.simplify(sp.diff(probs[0], t) - probs[1] * into[0] + probs[0] * into[1]) == 0
 
 
 def gidd_schedule(words, share, t, g):
@@ -175,7 +175,7 @@ def gidd_schedule(words, share, t, g):
     return (1 - t) / total, c / total, t / total
 
 
-def test_gidds_uniform_share_at_one_half_is_the_one_asked_for():
+def test_gidds_uniform_share_at_one_half_is_the_argument():
     g, share = sp.symbols("g p_u", positive=True)
     _, word, _ = gidd_schedule(5, share, sp.Rational(1, 2), g)
     assert sp.simplify(5 * word - share) == 0
@@ -194,8 +194,8 @@ def coded_cases():
     alpha, *noise = gidd_schedule(4, R(1, 5), time, 1)
     rates = [sp.diff(m, time) - sp.diff(alpha, time) / alpha * m for m in noise]  # theory section 5, with m = beta pi
     alpha, word, mask, into, into_mask = (e.subs(time, t) for e in (alpha, *noise, *rates))
-    law = sp.Matrix(4, 5, lambda x, z: (alpha if x == z else 0) + (word if z < 4 else mask))
-    gidd = partial(mixing, law, sp.Matrix(p), [into] * 4 + [into_mask])
+    marginals = sp.Matrix(4, 5, lambda x, z: (alpha if x == z else 0) + (word if z < 4 else mask))
+    gidd = partial(mixing, marginals, sp.Matrix(p), [into] * 4 + [into_mask])
     return {
         "standard": (dd.presets.hdlm(PARENTS, gamma=2.0), t, partial(standard, p, *at(family(2)), PARENTS)),
         "xi": (dd.presets.hdlm(PARENTS, xi=0.75), t, partial(perturbed, p, *at(family(1)), PARENTS, R(3, 4))),

@@ -83,9 +83,9 @@ def children(p, a, F, maps, x, z):
     return F[i - 1] / a[i] * kl
 
 
-def mixing(law, p, into, x, z):
+def mixing(marginals, p, into, x, z):
     """GIDD (theory section 5): w [KL(q_t(.|x) || q_t(.|p)) + IS(q_t(z|x), q_t(z|p))] with w = r_t(z) / q_t(z|x)."""
-    given, believed = law[x, :], (law.T * p).T
+    given, believed = marginals[x, :], (marginals.T * p).T
     kl = sum(q * sp.log(q / guess) for q, guess in zip(given, believed, strict=True))
     ratio = given[z] / believed[z]
     return into[z] / given[z] * (kl + ratio - sp.log(ratio) - 1)

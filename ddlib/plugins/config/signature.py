@@ -83,7 +83,7 @@ def expand(group: str, text: str, run: Any = None) -> dict[str, Any]:
     The part before the colon must be a registered name; ``package.module:object`` takes no arguments in this form.
     """
     name, _, rest = text.partition(":")
-    if not rest or not registry.knows(group, name):
+    if not rest or not registry.is_registered(group, name):
         # arguments behind a misspelled name would hide which name is meant; else it is the path of an object
         return {"kind": name if _ARGUMENTS.match(rest) else text.removesuffix(":")}
     pairs = [piece.partition("=") for piece in _COMMA.split(rest)]

@@ -9,7 +9,7 @@ from ddlib.hierarchies import Hierarchy, Kernel, Map
 from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.framework.cases import LARGE, REDUCED
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.dependencies import asked, explained
+from ddlib.verification.framework.dependencies import evaluate_claims, explained
 from ddlib.verification.report import Check
 
 
@@ -152,5 +152,5 @@ def verify(given: Hierarchy, full: bool) -> tuple[list[Check], str]:
     large = given.vocab_size > LARGE
     subject = given.small_copy(REDUCED) if large else given
     note = f"verified on its reduction {subject!r}, and at its size as given" if large else ""
-    at_its_size = asked(AT_SIZE, given, full) if large else []
-    return explained(asked((*CLAIMS, *PART_CLAIMS), subject, full) + at_its_size), note
+    at_its_size = evaluate_claims(AT_SIZE, given, full) if large else []
+    return explained(evaluate_claims((*CLAIMS, *PART_CLAIMS), subject, full) + at_its_size), note

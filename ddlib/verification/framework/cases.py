@@ -16,7 +16,7 @@ from ddlib.typing import Denoiser
 from ddlib.utils.random import Generator
 from ddlib.utils.validation import require
 from ddlib.verification.framework.claim import Claim
-from ddlib.verification.framework.dependencies import asked, explained
+from ddlib.verification.framework.dependencies import evaluate_claims, explained
 from ddlib.verification.framework.reference import exact_cavity
 from ddlib.verification.report import Check
 
@@ -127,8 +127,8 @@ def on_cases(what: str, cases: Sequence[Case], claims: Sequence[Claim], full: bo
     checks = []
     for case in cases:
         section = f"{what} on {type(case.process).__name__}"
-        results = asked(claims, case, full)
-        checks += explained([(claim, replace(check, room=section)) for claim, check in results])
+        results = evaluate_claims(claims, case, full)
+        checks += explained([(claim, replace(check, package=section)) for claim, check in results])
     return checks, f"run on {', '.join(type(case.process).__name__ for case in cases)}"
 
 
@@ -140,7 +140,7 @@ def case_verifier(
     def verify(subject: Any, full: bool) -> tuple[list[Check], str]:
         checks, note = on_cases(what, runs(subject), claims, full)
         # after the cases are gone, since a part may cache something for processes that exist
-        return checks + explained(asked(own, subject, full)), note
+        return checks + explained(evaluate_claims(own, subject, full)), note
 
     return verify
 

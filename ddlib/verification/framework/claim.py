@@ -54,7 +54,7 @@ def of_dtype(quantity: str, answer: Tensor, dtype: torch.dtype) -> Comparison:
 class Claim:
     """A property of every correct object of a kind."""
 
-    room: str
+    package: str
     name: str
     proves: str
     tolerance: str
@@ -71,12 +71,12 @@ class Claim:
 
     def check(self, subject: Any, full: bool, smaller: Callable[[], Iterator[Any]] = lambda: iter(())) -> Check:
         """Evaluate the claim at every point; if it fails, search for a simpler point and a smaller object."""
-        check = Check(self.room, self.name, self.proves, self.tolerance, None)
+        check = Check(self.package, self.name, self.proves, self.tolerance, None)
         if reason := self._reason(subject):
             return replace(check, note=reason)
         worst, worst_at, compared = 0.0, "", 0
         for point in [*self.points, *(self.more if full else ())]:
-            outcome = _ask(self.ask, subject, point)
+            outcome = _compare(self.ask, subject, point)
             compared += outcome.compared
             if outcome.counterexample is not None:
                 found = _shrink(self.ask, subject, point, outcome, smaller)
@@ -110,7 +110,7 @@ class _ShapeError(ValueError):
     """A result with another shape than the expected one."""
 
 
-def _ask(ask: Callable[[Any, Point], Iterable[Comparison]], subject: Any, point: Point) -> _Outcome:
+def _compare(ask: Callable[[Any, Point], Iterable[Comparison]], subject: Any, point: Point) -> _Outcome:
     worst, worst_at, compared = 0.0, "", 0
     try:
         for comparison in ask(subject, point):
@@ -194,7 +194,7 @@ def _shrink(
 ) -> _Outcome:
     """Reproduce a failure on the smallest object, at the roundest times and with the simplest distribution."""
     for candidate in smaller():
-        attempt = _ask(ask, candidate, point)
+        attempt = _compare(ask, candidate, point)
         if (
             attempt.counterexample is not None
             and attempt.place == outcome.place
@@ -205,7 +205,7 @@ def _shrink(
     for name in ("distribution", "s", "u", "t"):
         for value in _simpler(point[name]) if name in point else ():
             rounder = {**point, name: value}
-            attempt = _ask(ask, subject, rounder)
+            attempt = _compare(ask, subject, rounder)
             if attempt.counterexample is not None and attempt.error == outcome.error and _ordered(rounder):
                 point, outcome = rounder, attempt
                 break

@@ -8,7 +8,7 @@ from ddlib.verification.framework.claim import Claim
 from ddlib.verification.report import Check
 
 
-def asked(
+def evaluate_claims(
     claims: Sequence[Claim], subject: Any, full: bool, smaller: Callable[[], Iterator[Any]] = lambda: iter(())
 ) -> list[tuple[Claim, Check]]:
     """Evaluate claims about an object, without those that have points at level "full" only if the level is another."""
@@ -17,17 +17,17 @@ def asked(
 
 def verifier(*claims: Claim) -> Callable[[Any, bool], tuple[list[Check], str]]:
     """Return the ``verify`` of a kind of objects: the checks of these claims, and an empty note."""
-    return lambda subject, full: (explained(asked(claims, subject, full)), "")
+    return lambda subject, full: (explained(evaluate_claims(claims, subject, full)), "")
 
 
-def explained(asked: Sequence[tuple[Claim, Check]]) -> list[Check]:
+def explained(evaluate_claims: Sequence[tuple[Claim, Check]]) -> list[Check]:
     """Set ``Check.follows`` of each failure that another failure explains, and return the checks.
 
     Exceptions of one kind from one line count as one failure, that of the first check. Any other failure follows from a
     failed claim among those that it rests on, directly or indirectly, even if the claims in between hold.
     """
-    claims = {claim.name: claim for claim, _ in asked}
-    failed = {check.name: check for _, check in asked if check.ok is False}
+    claims = {claim.name: claim for claim, _ in evaluate_claims}
+    failed = {check.name: check for _, check in evaluate_claims if check.ok is False}
     first: dict[tuple[str, object], str] = {}
     leader = {}
     for name, check in failed.items():
@@ -42,7 +42,7 @@ def explained(asked: Sequence[tuple[Claim, Check]]) -> list[Check]:
         replace(check, follows=failed[causes[check.name]].label)
         if check.name in failed and causes[check.name] != check.name
         else check
-        for _, check in asked
+        for _, check in evaluate_claims
     ]
 
 

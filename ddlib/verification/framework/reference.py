@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 from ddlib.objective.nelbo import nelbo
 from ddlib.paces import Pace, Together
 from ddlib.parameterization.logits import Parameterization
-from ddlib.processes import ForwardProcess, beside
+from ddlib.processes import ForwardProcess, unsqueeze_times
 
 __all__ = [
     "exact_cavity",
@@ -118,7 +118,7 @@ def path_integrand(
 
     def at(u: Tensor) -> Tensor:
         times, speeds = (function(u, uniforms.expand(len(u), -1)) for function in (pace.times, pace.speeds))
-        t, speed = times.repeat_interleave(rows, 0), beside(speeds).repeat_interleave(rows, 0)
+        t, speed = times.repeat_interleave(rows, 0), unsqueeze_times(speeds).repeat_interleave(rows, 0)
         clean, noisy, index = x.repeat(len(u), 1), z.repeat(len(u), 1), torch.arange(len(u)).repeat_interleave(rows)
         mass = probs.repeat(len(u)) * process.likelihood(noisy, clean, t).prod(-1)
         kept, total = (mass > 0) & (speed > 0).any(-1), torch.zeros(len(u), dtype=torch.float64)

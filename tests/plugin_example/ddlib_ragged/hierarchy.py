@@ -41,7 +41,7 @@ class Bands(Hierarchy):
 
 
 class Straight(Hierarchy):
-    """Every word jumps straight to the mask, at a speed of its own.
+    """Hierarchy in which every token jumps straight to the mask, at its own speed.
 
     Args:
         vocab_size: number of words V.

@@ -17,7 +17,7 @@ class Neighbours(nn.Module):
 
     Convolution k reads ``reach`` positions on each side, (reach + 1)^k apart, so that position i depends on those from
     i - span to i + span and on no other. Beyond the ends of a sequence there are zeros. The head starts at zero: a
-    fresh network predicts the uniform law. Holes that grow so are those of van den Oord et al., "WaveNet" (2016).
+    fresh network predicts uniform probabilities. Holes that grow so are those of van den Oord et al., "WaveNet" (2016).
 
     Args:
         num_states: number of states it can read, at least ``vocab_size``.
@@ -60,14 +60,14 @@ class Neighbours(nn.Module):
     def forward(self, z: Tokens, t: Times) -> Logits:
         check_tokens("z", z, self.num_states, "states")
         check_times("t", t, len(z))
-        x, clock = self.embedding(z), self._clock(t)
+        x, log_noise = self.embedding(z), self._log_noise(t)
         for norm, time, convolution in zip(self.norms, self.times, self.convolutions, strict=True):
-            scale, shift = time(clock)[:, None].chunk(2, -1)
+            scale, shift = time(log_noise)[:, None].chunk(2, -1)
             inner = F.gelu(norm(x) * (1 + scale) + shift)
             x = x + convolution(inner.transpose(1, 2)).transpose(1, 2)
         return self.head(x)
 
-    def _clock(self, t: Times) -> Tensor:
+    def _log_noise(self, t: Times) -> Tensor:
         """cos(pi k t) for k = 0..width-1, (B, width)."""
         waves = torch.arange(self.embedding.embedding_dim, device=t.device)
         return torch.cos(math.pi * waves * t[:, None].float()).to(self.head.weight.dtype)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ddlib.hierarchies import Hierarchy, Tree
-from ddlib.processes import ForwardProcess, Hierarchical, beside, unchanged
+from ddlib.processes import ForwardProcess, Hierarchical, unchanged, unsqueeze_times
 from ddlib.schedules import Geometric, Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.categorical import draw_logits
@@ -19,7 +19,7 @@ from ddlib_ragged.schedule import LogOdds
 
 
 class Family(Float64Module):
-    """Tokens that share a way to the mask: a process of their own, and where its states stand among all states.
+    """Tokens that share a path to the mask: their process, and the numbers of its states among all states.
 
     Args:
         process: the way to the mask.
@@ -43,7 +43,7 @@ class Family(Float64Module):
         return self.states[: self.process.vocab_size]
 
     def owns(self, z: Tokens) -> Tensor:
-        """Whether each state is one of the family; the mask is one of every family."""
+        """True for each state of the family; the mask is one of every family."""
         return self.place[z] >= 0
 
     def local(self, z: Tokens) -> Tokens:
@@ -54,7 +54,7 @@ class Family(Float64Module):
 class Ragged(ForwardProcess):
     r"""Words climb a hierarchy to the mask, punctuation jumps straight to it at its own speed.
 
-    Below the mask each family f is a hierarchical process of its own, and the bound there is theory section 2. The mask
+    Below the mask each family f is a separate hierarchical process, and the bound there is theory section 2. The mask
     hides either. With :math:`a_f` the share of a family that is masked, :math:`F_f` its flux into the mask and
     :math:`p_f` its mass under p, :math:`q_t(m|p) = \sum_f p_f a_f`, and the mask hides family f with probability
     :math:`e_f = p_f a_f / q_t(m|p)`. A child y of the mask in f, a top cluster or a mark, has
@@ -67,7 +67,7 @@ class Ragged(ForwardProcess):
 
     .. math:: w_f \left(\mathrm{KL}_f - \log e_f - (1 - e_f)\right) + \sum_{g \ne f} w_g e_g
 
-    with :math:`\mathrm{KL}_f` the divergence of the family's own bound: what remains to be said within the family, and
+    with :math:`\mathrm{KL}_f` the divergence of the family's own bound: what is left to predict within the family, and
     that it is this family and no other. At every other state e_f is 1 and the second sum is empty.
 
     Args:
@@ -116,20 +116,20 @@ class Ragged(ForwardProcess):
 
     def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)
-        law = torch.zeros(*x.shape, self.num_states, dtype=t.dtype, device=t.device)
+        probs = torch.zeros(*x.shape, self.num_states, dtype=t.dtype, device=t.device)
         for family in self.families:
             inside = family.process.marginal(family.local(x), t) * family.owns(x)[..., None]
-            law.index_add_(-1, family.states, inside)
-        return law
+            probs.index_add_(-1, family.states, inside)
+        return probs
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
-        law = p.new_zeros(*p.shape[:-1], self.num_states)
+        probs = p.new_zeros(*p.shape[:-1], self.num_states)
         for family in self.families:
             inside = p[..., family.words]
             mass = inside.sum(-1, keepdim=True)
             given = inside / mass.clamp_min(torch.finfo(p.dtype).tiny)
-            law.index_add_(-1, family.states, mass * family.process.predictive(given, t))
-        return law
+            probs.index_add_(-1, family.states, mass * family.process.predictive(given, t))
+        return probs
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         result = torch.zeros(z.shape, dtype=torch.float64, device=z.device)
@@ -218,7 +218,7 @@ class Ragged(ForwardProcess):
         """log e_f, of each family, (B, L, families): whom the mask hides; at other states there is one to choose."""
         scores = []
         for family in self.families:
-            masked = beside(family.process.occupancies(t)[..., -1]).clamp_min(torch.finfo(torch.float64).tiny)
+            masked = unsqueeze_times(family.process.occupancies(t)[..., -1]).clamp_min(torch.finfo(torch.float64).tiny)
             score = _inside(log_p, family).logsumexp(-1) + masked.log().to(log_p.dtype)
             scores.append(torch.where(family.owns(z), score, -torch.inf))
         return torch.stack(scores, -1).log_softmax(-1)
@@ -232,5 +232,5 @@ class Ragged(ForwardProcess):
 
 
 def _inside(log_p: Tensor, family: Family) -> Tensor:
-    """The log-law of a family's own words, not normalised; finite, so that a family ruled out gives no NaN."""
+    """Log-probabilities of a family's own tokens, not normalised; finite, so that a family ruled out gives no NaN."""
     return log_p[..., family.words].clamp_min(-1e30)

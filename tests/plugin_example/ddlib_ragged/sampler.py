@@ -8,10 +8,10 @@ class Restart(Sampler):
     r"""Steps past its goal and noises back up to it, so that a token drawn too early is drawn again.
 
     From t to s it draws z_u from the posterior at :math:`u = s - overshoot\,(t - s)`, or 0, and then z_s from the
-    forward transition :math:`q_{s|u}(\cdot|z_u)`. The posterior takes the law of z_t to that of z_u, the transition
-    takes that to the law of z_s: the result is as exact as Ancestral's, and the network runs once a step. Xu et al.,
-    "Restart sampling for improving generative processes" (2023); on masks, Wang et al., "Remasking discrete diffusion
-    models with inference-time scaling" (2025).
+    forward transition :math:`q_{s|u}(\cdot|z_u)`. The posterior takes the distribution of z_t to that of z_u, the
+    transition takes that to the distribution of z_s: the result is as exact as Ancestral's, and the network runs once
+    a step. Xu et al., "Restart sampling for improving generative processes" (2023); on masks, Wang et al.,
+    "Remasking discrete diffusion models with inference-time scaling" (2025).
 
     For every process: forwards it goes by ``sample_forward``.
 

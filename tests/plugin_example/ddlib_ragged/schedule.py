@@ -1,4 +1,4 @@
-"""A clock that is slow at both ends."""
+"""Schedule that is slow at both ends."""
 
 from collections.abc import Sequence
 from typing import Any, Self
@@ -16,7 +16,7 @@ class LogOdds(Schedule):
     .. math:: \alpha(t) = \frac{(1-t)^k}{(1-t)^k + t^k}
 
     Args:
-        steepness: the exponent k; 1 is the linear clock.
+        steepness: the exponent k; 1 is the linear schedule.
 
     Raises:
         ValueError: steepness not in [0.25, 4].

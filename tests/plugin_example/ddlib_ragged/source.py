@@ -38,4 +38,4 @@ class Walks:
         )
 
     def identity(self) -> dict[str, str]:
-        return {}  # the arguments say all
+        return {}  # the arguments are complete

@@ -1,4 +1,4 @@
-"""What the author of a plug-in writes: each object through the contract kit of its kind."""
+"""Tests of a plug-in's author: each object through the contract kit of its kind."""
 
 import pytest
 from ddlib_ragged import Bands, LogOdds, Ragged, Restart

@@ -26,7 +26,7 @@ def test_its_docstring_example_runs():
     assert doctest.testmod(ddlib_ragged.network, extraglobs={"torch": torch}) == (0, 2)
 
 
-def test_it_is_a_plain_module_that_begins_at_the_uniform_law():
+def test_the_network_is_a_plain_module_and_starts_at_uniform_probabilities():
     network = Neighbours(num_states=STATES, vocab_size=WORDS)
     assert not isinstance(network, SplitDenoiser)
     logits = network(torch.randint(STATES, (3, 5)), torch.rand(3))
@@ -46,7 +46,7 @@ def test_a_word_depends_on_its_neighbours_and_on_all_of_them(reach, layers, span
         assert same == (abs(position - middle) > span), position
 
 
-def test_it_is_told_the_time_and_sequences_do_not_mix():
+def test_the_network_depends_on_the_time_and_sequences_do_not_mix():
     network = build()
     z, t = torch.randint(STATES, (3, 5)), torch.tensor([0.1, 0.5, 0.9])
     logits = network(z, t)

@@ -1,4 +1,4 @@
-"""What no contract says of these two: the clock's closed forms at fifty digits, and what a band is."""
+"""Properties beyond the contracts: closed forms of the schedule at fifty digits, and bands of the pace."""
 
 import mpmath
 import pytest
@@ -12,10 +12,10 @@ from ddlib.schedules import Schedule
 
 
 @given(st.floats(0.25, 4.0), st.one_of(st.floats(1e-8, 1 - 1e-8), st.sampled_from([1e-8, 1 - 1e-8])))
-def test_short_cuts_of_the_clock_are_its_formula(steepness, t):
-    clock, time = LogOdds(steepness), torch.tensor([t], dtype=torch.float64)
-    clock.check()
-    formula = clock.expression()
+def test_closed_forms_of_the_schedule_agree_with_its_formula(steepness, t):
+    schedule, time = LogOdds(steepness), torch.tensor([t], dtype=torch.float64)
+    schedule.check()
+    formula = schedule.expression()
     (symbol,) = formula.free_symbols
     with mpmath.workdps(50):
         exact = {
@@ -24,11 +24,11 @@ def test_short_cuts_of_the_clock_are_its_formula(steepness, t):
             "hazard": sympy.lambdify(symbol, -sympy.log(formula), "mpmath")(mpmath.mpf(t)),
         }
     for name, value in exact.items():
-        assert float(getattr(clock, name)(time)) == pytest.approx(float(value), rel=1e-12)
-    alpha = clock.alpha(time)
+        assert float(getattr(schedule, name)(time)) == pytest.approx(float(value), rel=1e-12)
+    alpha = schedule.alpha(time)
     # where alpha is flat its own rounding leaves the time uncertain, for either way of inverting it
-    unsure = torch.finfo(alpha.dtype).eps / float(clock.alpha_prime(time).abs())
-    assert torch.allclose(clock.inverse(alpha), Schedule.inverse(clock, alpha), atol=1e-7 + unsure)
+    unsure = torch.finfo(alpha.dtype).eps / float(schedule.alpha_prime(time).abs())
+    assert torch.allclose(schedule.inverse(alpha), Schedule.inverse(schedule, alpha), atol=1e-7 + unsure)
 
 
 def test_bands_hold_words_of_like_frequency():

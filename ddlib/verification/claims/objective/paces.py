@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ddlib.paces import Pace
-from ddlib.processes import ForwardProcess, beside
+from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.examples import three
 from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.claims.objective.times import integral
@@ -40,7 +40,7 @@ def _chance(rows: int, length: int, seed: int = 0) -> Tensor:
 def _along(pace: Pace, u: Tensor, length: int, speeds: bool = False) -> Tensor:
     """Compute times, or speeds, of one sequence at path parameters u (N,), (N, L)."""
     chance = _chance(1, length).expand(len(u), -1) * pace.random
-    return beside((pace.speeds if speeds else pace.times)(u, chance)).expand(-1, length)
+    return unsqueeze_times((pace.speeds if speeds else pace.times)(u, chance)).expand(-1, length)
 
 
 def _path(pace: Pace, point: Point) -> Iterator[Comparison]:
@@ -106,7 +106,7 @@ def _draws(pace: Pace, point: Point) -> Iterator[Comparison]:
     for length in _served(pace):
         rows = 1800 * pace.parts(length)
         drawn = pace.draw(rows, length, torch.Generator().manual_seed(3))
-        t, measure = (beside(v).expand(-1, length).double() for v in (drawn.t, drawn.measure))
+        t, measure = (unsqueeze_times(v).expand(-1, length).double() for v in (drawn.t, drawn.measure))
         third = (3 * t).floor().clamp(0, 2)
         got = torch.stack([(measure * (third == k)).mean(0) for k in range(3)])
         says = (

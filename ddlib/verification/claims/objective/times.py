@@ -28,7 +28,8 @@ def integral(function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, to
     rule without nodes at the ends would miss a jump next to them.
     """
     last = [0.0] * 9 + [1.0]  # the coefficients of P_9
-    u = np.concatenate([[-1.0], legendre.legroots(legendre.legder(last)), [1.0]])
+    roots = np.sort(legendre.legroots(legendre.legder(last)).real)  # complex from numpy 2.5 on
+    u = np.concatenate([[-1.0], roots, [1.0]])
     nodes, weights = torch.as_tensor((u + 1) / 2), torch.as_tensor(2 / (90 * legendre.legval(u, last) ** 2))
     result, owner = torch.zeros_like(low), torch.arange(len(low))
     whole: Tensor | None = None

@@ -33,7 +33,7 @@ def trees(process: ForwardProcess) -> dict[str, Hierarchy]:
     return found | ({"the noise's": own} if own is not None and is_tree(own) else {})
 
 
-def of_law(tree: Hierarchy, log_probs: Tensor) -> Tensor:
+def child_logits(tree: Hierarchy, log_probs: Tensor) -> Tensor:
     """Return the child logits of a token distribution: the log-mass of each state, (S - 1,)."""
     masses = [log_probs.exp()]
     for edge in tree.maps[:-1]:
@@ -75,7 +75,7 @@ def _tight(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     best = logits(process, point["distribution"])[0, 0]
     value, *_, change = integrated(process, point, _constant(best), "cavity")
     for name, tree in trees(process).items():
-        found, *_ = integrated(process, point, _constant(of_law(tree, best)), Children(tree))
+        found, *_ = integrated(process, point, _constant(child_logits(tree, best)), Children(tree))
         quantity = f"bound of each word from the child logits of a law, with {name} clusters"
         yield Comparison(quantity, ("x",), found, value, 1e-8 * (1 + value) + change)
 

@@ -20,7 +20,7 @@ from ddlib.verification.claims.processes import (
 )
 from ddlib.verification.framework.cases import LARGE, REDUCED
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
-from ddlib.verification.framework.dependencies import asked, explained
+from ddlib.verification.framework.dependencies import evaluate_claims, explained
 from ddlib.verification.report import Check
 
 ENUMERATED = 160
@@ -53,7 +53,7 @@ def verify(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
     except (TypeError, ValueError):
         raise
     except Exception:  # an error in small_copy is reported like any other failure
-        return explained(asked([_REDUCES], given, full)), ""
+        return explained(evaluate_claims([_REDUCES], given, full)), ""
     whole = given if subject is None else subject
     parts: tuple[tuple[Any, Any, Sequence[Claim]], ...] = (
         *((Schedule, each, schedule.CLAIMS) for each in whole.schedules),
@@ -62,19 +62,19 @@ def verify(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
     results = []
     for kind, part, claims in parts:
         if isinstance(part, kind):
-            results += asked(claims, part, full)
+            results += evaluate_claims(claims, part, full)
     if subject is None:
-        results += asked(SIZE_CLAIMS, given, full)
+        results += evaluate_claims(SIZE_CLAIMS, given, full)
         return explained(results), f"no reduction: {given.num_states} states checked as given"
-    results += asked(CLAIMS, subject, full, lambda: _smaller(subject))
+    results += evaluate_claims(CLAIMS, subject, full, lambda: _smaller(subject))
     if learned.parameters(subject):
-        results += asked(learned.CLAIMS, subject, full, lambda: _smaller(subject))
+        results += evaluate_claims(learned.CLAIMS, subject, full, lambda: _smaller(subject))
     if subject is given:
         return explained(results), ""
     if isinstance(given.hierarchy, Hierarchy):
-        results += asked(hierarchy.AT_SIZE, given.hierarchy, full)
+        results += evaluate_claims(hierarchy.AT_SIZE, given.hierarchy, full)
     return explained(
-        results + asked(SIZE_CLAIMS, given, full)
+        results + evaluate_claims(SIZE_CLAIMS, given, full)
     ), f"verified on its reduction {subject!r}, and at its size as given"
 
 

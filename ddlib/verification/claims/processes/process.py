@@ -50,7 +50,7 @@ def _rates(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     yield Comparison("Q_t is finite and moves something", (), moving, torch.tensor(1.0), 0.0)
 
 
-def _laws(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+def _row_sums(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     step = process.transition(point["s"], point["t"])
     ones = torch.ones(process.num_states, dtype=torch.float64)
     yield Comparison("sum of the row of q_{t|s}", ("from",), step.sum(1), ones, 1e-10, hint=_transposed(step, 1.0))
@@ -194,7 +194,7 @@ CLAIMS = (
           _answers, ({"s": 0.25, "t": 0.5},)),
     Claim("process", "rates", "rows of Q_t sum to 0, off the diagonal it is >= 0", "relative 1e-12", _rates,
           (*_T, *_NEAR), _MORE, rests_on=_PARTS),
-    Claim("process", "laws", "transitions and marginals are laws", "1e-10", _laws,
+    Claim("process", "laws", "transitions and marginals are laws", "1e-10", _row_sums,
           (*_ST, {"s": 0.0, "t": 1.0}), ({"s": 0.0, "t": 1e-6}, {"s": 0.999, "t": 1 - 1e-6}, {"s": 0.3, "t": 0.31}),
           rests_on=_PARTS),
     Claim("process", "Kolmogorov", "transitions solve dP/dt = P Q_t, by an ODE solver", "2e-7", _kolmogorov,

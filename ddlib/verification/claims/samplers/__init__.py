@@ -5,7 +5,7 @@ from ddlib.samplers import Sampler
 from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.claims.samplers import blocks, kernel, likelihood, particles, sampler
 from ddlib.verification.framework.cases import on_cases
-from ddlib.verification.framework.dependencies import asked, explained
+from ddlib.verification.framework.dependencies import evaluate_claims, explained
 from ddlib.verification.report import Check
 
 
@@ -19,4 +19,4 @@ def verify(subject: Sampler, full: bool, on: ForwardProcess | None = None) -> tu
         checks += on_cases("step", kernel.runs(subject), kernel.CLAIMS, full)[0]
     checks += on_cases("likelihood", likelihood.runs(subject, on), likelihood.CLAIMS, full)[0]
     checks += on_cases("reward", particles.runs(subject, on), particles.CLAIMS, full)[0]
-    return checks + (explained(asked(PART_CLAIMS, subject, full)) if on is None else []), note
+    return checks + (explained(evaluate_claims(PART_CLAIMS, subject, full)) if on is None else []), note

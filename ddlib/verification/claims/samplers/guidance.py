@@ -19,9 +19,9 @@ from ddlib.verification.claims.samplers.guidance_oracle import (
     dense,
     kind,
     steered,
+    target_probs,
     tempered,
     texts,
-    told,
 )
 from ddlib.verification.framework.cases import context, few
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
@@ -73,11 +73,11 @@ def _limits(guided: Guidance, point: Point) -> Iterator[Comparison]:
         same = only.parameterization == guided.of_parts and not only.has_step_distribution
         yield stated("what the logits mean", same, f"{what} they must mean what those of the part mean")
         moving = _alone(guided, part, lambda t, strength=strength: strength)
-        probs = told(process, part, guided.of_parts, z, kind(moving))
+        probs = target_probs(process, part, guided.of_parts, z, kind(moving))
         yield Comparison(f"the law {what}, by a function of t", _AXES, steered(moving, z), probs, 1e-6)
     part = guided.special_cases[guided.outside]
     elsewhere = _alone(guided, part, 2.5, (0.75, 1.0))
-    probs = told(process, part, guided.of_parts, z, kind(elsewhere))
+    probs = target_probs(process, part, guided.of_parts, z, kind(elsewhere))
     yield Comparison("the law outside the interval", _AXES, steered(elsewhere, z), probs, 1e-6)
 
 
@@ -85,7 +85,7 @@ def _tempers(guided: Any, point: Point) -> Iterator[Comparison]:
     process, z, gamma = guided.process, texts(guided.process), float(point["strength"])
     one = guided.replaced(strength=gamma, interval=(0.0, 1.0))
     what = kind(one)
-    given, every = (told(process, part, one.of_parts, z, what) for part in (one.conditional, one.unconditional))
+    given, every = (target_probs(process, part, one.of_parts, z, what) for part in (one.conditional, one.unconditional))
     expected = tempered(process, given, every, gamma, what)
     yield Comparison(f"the law of the {what}", _AXES, steered(one, z), expected, 1e-9 if _double(one, z) else 1e-4)
 
@@ -144,7 +144,7 @@ def _slopes(guided: Any, point: Point) -> Iterator[Comparison]:
     first, exact = (steered(linear.replaced(how=how), z) for how in ("first order", "exact"))
     yield Comparison("the law by a linear classifier, to first order", _AXES, first, exact, 1e-5)
     square = linear.replaced(classifier=lambda states, t: total(states) ** 2, how="first order")
-    probs = told(process, square.denoiser, square.of_parts, z, kind(square))
+    probs = target_probs(process, square.denoiser, square.of_parts, z, kind(square))
     slope = 2 * weight[z].sum(1)[:, None, None] * (weight[: probs.shape[-1]] - weight[z][..., None])
     expected = by_level(process, probs * (1.5 * slope).exp(), kind(square))
     yield Comparison("the law by a square, to first order", _AXES, steered(square, z), expected, 1e-5)
@@ -156,7 +156,7 @@ def _leans(guided: Any, point: Point) -> Iterator[Comparison]:
     z = texts(process)[:: max(1, len(texts(process)) // 40)]
     one = guided.replaced(strength=gamma, how="exact", interval=(0.0, 1.0))
     what, t = kind(one), at(LATE).to(torch.get_default_dtype())
-    probs = told(process, one.denoiser, one.of_parts, z, what)
+    probs = target_probs(process, one.denoiser, one.of_parts, z, what)
     change = torch.zeros_like(probs)
     for n, i, k in (probs > 0).nonzero().tolist():
         both = torch.stack([z[n], z[n]])

@@ -44,7 +44,9 @@ def by_level(process: ForwardProcess, distribution: Tensor, what: str) -> Tensor
     return distribution / total.clamp_min(1e-300)
 
 
-def told(process: ForwardProcess, denoiser: Denoiser, meaning: Parameterization, z: Tensor, what: str) -> Tensor:
+def target_probs(
+    process: ForwardProcess, denoiser: Denoiser, meaning: Parameterization, z: Tensor, what: str
+) -> Tensor:
     """Compute the distribution of this kind from a denoiser, (N, L, K)."""
     t, s = at(LATE, len(z)), at(EARLY, len(z))
     cavity = cavity_logits(process, denoiser(z, t), z, t, meaning).to(torch.float64).log_softmax(-1)
@@ -59,7 +61,7 @@ def steered(guided: Guidance, z: Tensor) -> Tensor:
     """Compute the distribution from a guidance, (N, L, K)."""
     process = guided.process
     if not guided.has_step_distribution:
-        return told(process, guided, guided.parameterization, z, kind(guided))
+        return target_probs(process, guided, guided.parameterization, z, kind(guided))
     log_probs = guided.step_distribution(z, at(LATE, len(z)), at(EARLY, len(z)))
     highest = log_probs.amax(-1, keepdim=True)
     return by_level(process, (log_probs - highest).exp(), "step")

@@ -74,7 +74,7 @@ def _drawn(run: Case, point: Point) -> Iterator[Comparison]:
     yield drawn_jointly("draws", ("x_0", "x_1"), tokens, _read(run, denoiser, steps).view(size, size))
 
 
-def _known(run: Case, point: Point) -> Iterator[Comparison]:
+def _exact(run: Case, point: Point) -> Iterator[Comparison]:
     found = _read(run, exact_cavity(run.process, run.pair), _ALL)
     yield Comparison("likelihood, given the best network", ("x_0", "x_1"), found.view_as(run.pair), run.pair, 1e-9)
 
@@ -141,7 +141,7 @@ CLAIMS = (
     Claim("likelihood", "as drawn", "sequences are drawn with the frequency of their likelihood",
           "binomial bounds, false alarm 1e-6", _drawn, ({"steps": _ALL}, {"steps": 2}), ({"steps": 1}, {"steps": 3}),
           at_length(2), rests_on=("sums to one",)),
-    Claim("likelihood", "best network", "with the exact network it is the probability of the sequence", "1e-9", _known,
+    Claim("likelihood", "best network", "with the exact network it is the probability of the sequence", "1e-9", _exact,
           applies=at_length(2, hurried), rests_on=("sums to one",)),
     Claim("likelihood", "all paths", "in sets it is the probability of all paths of the sampler, for any network",
           "1e-9", _paths, ({"group": 1}, {"group": 2}), applies=at_length(2), rests_on=("sums to one",),
