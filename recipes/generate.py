@@ -38,18 +38,8 @@ from recipes.generation.calls import NetworkCalls, network_calls
 from recipes.generation.constrained import Constraint, alike, begun, start
 from recipes.generation.drafts import Drafts, Trace, show, tell
 from recipes.generation.lengths import FoundLength, Steps
-from recipes.generation.prompt import (
-    Row,
-    check_known,
-    check_prompt,
-    check_text,
-    drawn_length,
-    read_prompts,
-    row,
-    stacked,
-    together,
-)
-from recipes.generation.samples import Sample
+from recipes.generation.prompt import Row, check_known, check_prompt, check_text, read_prompts, row, stacked, together
+from recipes.generation.samples import Sample, to_draw
 from recipes.generation.sampling import OnStep, Sampling, draw
 from recipes.model_io import LoadedModel, LoadOptions, Precision, make_sampler, one_of
 from recipes.visualization import Filmed, write_page
@@ -182,21 +172,6 @@ class Options:
         return found
 
 
-def asked(saved: LoadedModel, options: Options, rows: Sequence[Row]) -> list[Sample]:
-    """Return the samples of each prompt, by number; where lengths are drawn, each with its length."""
-    several, numbers = len(rows) > 1, options.numbers or range(options.samples)
-    drawn = saved.draws_lengths and options.length is None and options.new is None
-    return [
-        Sample(
-            drawn_length(saved, row, options.seed, number) if drawn else row,
-            number,
-            f"prompt {place}, sample {number}" if several else f"sample {number}",
-        )
-        for place, row in enumerate(rows)
-        for number in numbers
-    ]
-
-
 def draw_all(
     saved: LoadedModel, options: Options, samples: Sequence[Sample], console: Console, constraint: Automaton | None
 ) -> None:
@@ -255,7 +230,9 @@ def generate(options: Options, console: Console) -> list[str]:
     if own := options.out is not None and saved.layout is not None and options.out.suffix in SUFFIXES:
         symbols = names_of(saved.tokenizer, saved.process.vocab_size)
         check_samples(options.out, symbols, saved.layout)
-    samples, constraint = asked(saved, options, options.rows(saved, prompts)), None
+    draws_lengths = saved.draws_lengths and options.length is None and options.new is None
+    numbers, seed = options.numbers or range(options.samples), options.seed if draws_lengths else None
+    samples, constraint = to_draw(saved, options.rows(saved, prompts), numbers, seed), None
     if options.constraint is not None:
         rows = list({id(one.row): one.row for one in samples}.values())
         constraint = options.constraint.checked(saved, options.sampling, rows)

@@ -65,12 +65,9 @@ class Hierarchy(Named, Float64Module, Part):
         self.composed = nn.ModuleDict({f"{i}-{j}": chain(maps[i:j]) for i in range(n) for j in range(i + 1, n + 1)})
         _check_top(self.between(0, n))
         self.starts = torch.tensor([0, *self.levels], device=maps[0].parents.device).cumsum(0)
-        # not a view: a compiled bucketize of torch before 2.13 reads a view from the beginning of its memory
-        self.ends = self.starts[1:-1].clone()
+        self.ends = self.starts[1:-1].clone()  # torch < 2.13, compiled on a GPU, reads a view from its memory's start
 
     starts: Tensor
-    ends: Tensor
-    """(levels - 1,) first state behind each level but the last."""
     learned: PositiveParameter | None
     """Module that computes the speeds from its parameters if they are learned, else None."""
     fingerprint: str | None = None

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from rich.table import Table
 
 from ddlib.paces import Together
 from recipes.evaluation.exact import how_exact
-from recipes.generation.sampling import protocol_text
+from recipes.generation.sampling import Sampling
 from recipes.metrics import basis
 from recipes.model_io import WEIGHTS
 
@@ -109,3 +111,18 @@ def write(path: Path, result: dict[str, Any]) -> None:
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def protocol_text(settings: Mapping[str, Any]) -> str:
+    """Return a short description of a protocol: sampler, steps, temperature, top-p, and every option that was set."""
+    always = ("temperature", "top_p")
+    turned = [f for f in fields(Sampling) if f.name not in ("sampler", "steps") and settings[f.name] != f.default]
+    names = dict.fromkeys([*always, *(field.name for field in turned)])
+    knobs = [f"{name.replace('_', '-')} {_knob(settings[name])}" for name in names]
+    return ", ".join([settings["sampler"], f"{settings['steps']} steps", *knobs])
+
+
+def _knob(value: object) -> str:
+    if isinstance(value, tuple):
+        return " to ".join(map(_knob, value)) if all(isinstance(one, float) for one in value) else str(list(value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

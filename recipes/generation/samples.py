@@ -1,10 +1,10 @@
 """Samples of prompts: those to draw, and those that were drawn."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from recipes.generation.prompt import Row
+from recipes.generation.prompt import Row, drawn_length
 from recipes.generation.sampling import Sampling, protocol
 from recipes.model_io import LoadedModel
 from recipes.visualization import Text
@@ -33,3 +33,16 @@ class Sample:
         """Return all settings that determine it except its number; ``others`` are those of the command."""
         settings = protocol(saved, sampling, seed, self.row.length - self.row.lead)
         return settings | {"prompt": self.row.text} | dict(others)
+
+
+def to_draw(saved: LoadedModel, rows: Sequence[Row], numbers: Sequence[int], seed: int | None) -> list[Sample]:
+    """Return the samples of each prompt, by number; with a seed each has a length drawn with it."""
+    return [
+        Sample(
+            row if seed is None else drawn_length(saved, row, seed, number),
+            number,
+            f"prompt {place}, sample {number}" if len(rows) > 1 else f"sample {number}",
+        )
+        for place, row in enumerate(rows)
+        for number in numbers
+    ]

@@ -1,7 +1,7 @@
 """Sampling from a trained model: options and draws."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
@@ -277,21 +277,6 @@ def protocol(saved: LoadedModel, sampling: Sampling, seed: int, length: int) -> 
         "length": length,
         "seed": seed,
     }
-
-
-def protocol_text(settings: Mapping[str, Any]) -> str:
-    """Return a short description of a protocol: sampler, steps, temperature, top-p, and every option that was set."""
-    always = ("temperature", "top_p")
-    turned = [f for f in fields(Sampling) if f.name not in ("sampler", "steps") and settings[f.name] != f.default]
-    names = dict.fromkeys([*always, *(field.name for field in turned)])
-    knobs = [f"{name.replace('_', '-')} {_shown(settings[name])}" for name in names]
-    return ", ".join([settings["sampler"], f"{settings['steps']} steps", *knobs])
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, tuple):
-        return " to ".join(map(_shown, value)) if all(isinstance(one, float) for one in value) else str(list(value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _both(knob: Scheduled) -> tuple[float, ...]:

@@ -13,9 +13,10 @@ from recipes import evaluate
 from recipes import generate as generating
 from recipes.console import make_console
 from recipes.embeddings.naming import cluster_names
+from recipes.evaluation.report import protocol_text
 from recipes.generate import Options, generate, main
 from recipes.generation.prompt import prompt_states
-from recipes.generation.sampling import NOISE, Sampling, draw, protocol, protocol_text
+from recipes.generation.sampling import NOISE, Sampling, draw, protocol
 from recipes.model_io import open_saved
 
 

@@ -120,8 +120,7 @@ def apply_predictions(
     if run.constraint is not None:
         return _apply_constrained(run, predictions, z, force, chance)
     single = single or run.sharpen is not unchanged
-    by_tree = run.network.can_descend_tree(force, single)
-    some_by_tree = bool(by_tree.any())
+    some_by_tree = bool((by_tree := run.network.can_descend_tree(force, single)).any())
     extra_draws = max(run.network.tree_levels) - 1 if some_by_tree and not single else 0
     uniforms, result = Uniforms(z, run.generator, extra_draws), z.clone()
     for part in predictions:
@@ -148,10 +147,9 @@ def _apply_constrained(
         return z.clone()
     assert run.constraint is not None
     part = Predictions(parts[0].network, *map(torch.cat, zip(*(part[1:] for part in parts), strict=True)))
-    texts, first = run.network.sight.text(z), run.network.sight.first
-    here = slice(first, first + z.shape[1])
+    texts, here = run.network.sight.text(z), slice(run.network.sight.first, run.network.sight.first + z.shape[1])
     number, uniforms = torch.full_like(texts, -1), torch.zeros_like(texts, dtype=torch.float64)
-    number[part.b, first + part.i], uniforms[:, here] = torch.arange(len(part.b), device=z.device), u
+    number[part.b, here.start + part.i], uniforms[:, here] = torch.arange(len(part.b), device=z.device), u
 
     def log_probs(rows: Int64[Tensor, "n"], columns: Int64[Tensor, "n"]) -> Float[Tensor, "n V"]:
         some = part.take(number[rows, columns])
