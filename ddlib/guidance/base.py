@@ -124,7 +124,7 @@ class Guidance(Part):
         if place is StepTarget:
             if bool((t > 0).any()):
                 raise TypeError(
-                    f"{self!r} tells the law of the state that comes next, which no law of words of "
+                    f"{self!r} gives the distribution of the next state, which no token distribution of "
                     f"{type(self.process).__name__} does: the sampler Ancestral draws from it; on='words' serves all"
                 )
             place = TokenTarget  # at t = 0 only the token remains to be predicted

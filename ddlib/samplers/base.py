@@ -153,7 +153,7 @@ class Sampler(ReversePart):
         Raises:
             TypeError: the sampler has no such matrix.
         """
-        raise TypeError(f"{type(self).__name__} does not tell the law of its step")
+        raise TypeError(f"{type(self).__name__} does not give the distribution of its step")
 
     def check_length(self, length: int) -> None:
         """Raise ValueError unless sequences of this length are supported; all are by default."""

@@ -165,10 +165,12 @@ def sample(
     reuse = reuse_of(keep)
     check_reuse(reuse, pace, model.capabilities, sampler)
     if length is not None and model.capabilities.has_step_distribution:
-        raise TypeError(f"length is {length!r}, and {denoiser!r} steers the law of z_s: steer on='words'")
+        raise TypeError(f"length is {length!r}, and {denoiser!r} steers the distribution of z_s: steer on='words'")
     if constraint is not None:
         if model.capabilities.has_step_distribution:
-            raise TypeError(f"constraint is {constraint!r}, and {denoiser!r} steers the law of z_s: steer on='words'")
+            raise TypeError(
+                f"constraint is {constraint!r}, and {denoiser!r} steers the distribution of z_s: steer on='words'"
+            )
         constraint = constraint.to(target).without(forbidden)
         check_satisfiable(constraint, fixed.masked_fill(free, process.vocab_size), endings)
     run = SamplingCall(

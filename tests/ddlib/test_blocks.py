@@ -293,7 +293,7 @@ test_unsupported_models_are_refused = refuses(r"""
     at_pace(Blocks(2), None, steered) | TypeError | Blocks.size=2. gives every position.*steered takes one time
     at_pace(Ramp(), None, steered) | TypeError | Ramp.lag=1.0. gives every position.*steered takes one time
     at_pace("blocks") | TypeError | pace is 'blocks', must be a ddlib.paces.Pace object
-    at_pace(Ramp(), None, Steers(4, 3, 2)) | TypeError | pace is Ramp.*Steers.* steers the law of z_s
+    at_pace(Ramp(), None, Steers(4, 3, 2)) | TypeError | pace is Ramp.*Steers.* steers the distribution of z_s
     at_pace(Early(), None, ByBlocks(4, 3, 2)) | ValueError | Early.*times hold 1\.5, must be at most 1
 """)
 

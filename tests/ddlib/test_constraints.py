@@ -443,7 +443,7 @@ test_refused = refuses(r"""
     draw(endings=[EndOfText(3, fill=1)]) | TypeError | any number of fill tokens must be accepted
     draw(Automaton({0: {1: 1}, 1: {1: 1, 2: 2}}, 0, [2], 4), endings=[EndOfText(1)]) | TypeError | any number of fill
     draw(WORDS.behind(1), endings=[EndOfText(3)]) | ValueError | whose first 1 positions must be given in prompt
-    draw(network=Steers()) | TypeError | steers the law of z_s: steer on='words'
+    draw(network=Steers()) | TypeError | steers the distribution of z_s: steer on='words'
     draw(forbidden=[0]) | ValueError | no sequence of length 4 satisfies
     draw(network=impossible) | ValueError | the network thinks all words impossible .* at position 0
     WORDS.behind(-1) | ValueError | number is -1

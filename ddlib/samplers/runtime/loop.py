@@ -125,13 +125,13 @@ def check_guided(network: ModelWrapper, sampler: Sampler, plain: bool) -> None:
         return
     if not sampler.supports_step_distribution:
         raise TypeError(
-            f"{sampler!r} draws by laws of words, {network.denoiser!r} steers the law of z_s: Ancestral() draws from "
-            "it, and on='words' serves every sampler"
+            f"{sampler!r} draws by token distributions, {network.denoiser!r} steers the distribution of z_s: Ancestral() "
+            "draws from it, and on='words' serves every sampler"
         )
     if not plain:
         raise TypeError(
-            "temperature, top_p, forbidden and their like act on laws of words, which nothing is drawn from here: "
-            f"{network.denoiser!r} steers the law of z_s; leave them as they are, or steer on='words'"
+            "temperature, top_p, forbidden and their like act on token distributions, which nothing is drawn from here: "
+            f"{network.denoiser!r} steers the distribution of z_s; leave them as they are, or steer on='words'"
         )
 
 
@@ -180,8 +180,8 @@ def _check_pace(run: SamplingCall, pace: Pace) -> None:
     able.check_time_input(0, repr(pace))
     if able.has_step_distribution:
         raise TypeError(
-            f"pace is {pace!r}, and {run.network.denoiser!r} steers the law of z_s, of texts at one time: steer "
-            "on='words'"
+            f"pace is {pace!r}, and {run.network.denoiser!r} steers the distribution of z_s, of sequences at one time: "
+            "steer on='words'"
         )
 
 

@@ -87,7 +87,7 @@ def _tempers(guided: Any, point: Point) -> Iterator[Comparison]:
     what = kind(one)
     given, every = (target_probs(process, part, one.of_parts, z, what) for part in (one.conditional, one.unconditional))
     expected = tempered(process, given, every, gamma, what)
-    yield Comparison(f"the law of the {what}", _AXES, steered(one, z), expected, 1e-9 if _double(one, z) else 1e-4)
+    yield Comparison(f"distribution of the {what}", _AXES, steered(one, z), expected, 1e-9 if _double(one, z) else 1e-4)
 
 
 def _double(guided: Any, z: Tensor) -> bool:
@@ -108,7 +108,7 @@ def _joint_free(guided: Any, point: Point) -> Iterator[Comparison]:
     what, z = kind(one), sequences(process.num_states, 2)
     given, every = (dense(process, one, what) for one in joints)
     expected = tempered(process, given, every, gamma, what)
-    yield _possible(f"the law of the {what} of two dependent words", process, z, steered(one, z), expected)
+    yield _possible(f"distribution of the {what} of two dependent words", process, z, steered(one, z), expected)
 
 
 def _bayes(guided: Any, point: Point) -> Iterator[Comparison]:
@@ -122,7 +122,7 @@ def _bayes(guided: Any, point: Point) -> Iterator[Comparison]:
     what, z = kind(one), sequences(process.num_states, 2)
     if what != "step":
         yield _possible(
-            f"the law of the {what}, given the label", process, z, steered(one, z), dense(process, given, what)
+            f"distribution of the {what}, given the label", process, z, steered(one, z), dense(process, given, what)
         )
         return
     # limit of a short step: the change of log p(z_s) by the classifier, applied to the rates
@@ -130,7 +130,7 @@ def _bayes(guided: Any, point: Point) -> Iterator[Comparison]:
     base = none.step_distribution(z, t, s)
     change = torch.where(base > -torch.inf, one.step_distribution(z, t, s) - base, 0.0)
     rates = by_level(process, dense(process, every, "jump") * change.exp(), "jump")
-    yield _possible("the law of the jump, given the label", process, z, rates, dense(process, given, "jump"))
+    yield _possible("distribution of the jump, given the label", process, z, rates, dense(process, given, "jump"))
 
 
 def _slopes(guided: Any, point: Point) -> Iterator[Comparison]:
@@ -165,7 +165,7 @@ def _leans(guided: Any, point: Point) -> Iterator[Comparison]:
         before, after = (one.classifier(state[None], t)[0] for state in states)
         change[n, i, k] = after - before
     expected = by_level(process, probs * (gamma * change).exp(), what)
-    yield Comparison(f"the law of the {what}", _AXES, steered(one, z), expected, 1e-5)
+    yield Comparison(f"distribution of the {what}", _AXES, steered(one, z), expected, 1e-5)
 
 
 def _draws(guided: Guidance, point: Point) -> Iterator[Comparison]:
