@@ -125,12 +125,12 @@ def check_guided(network: ModelWrapper, sampler: Sampler, plain: bool) -> None:
         return
     if not sampler.supports_step_distribution:
         raise TypeError(
-            f"{sampler!r} draws by token distributions, {network.denoiser!r} steers the distribution of z_s: Ancestral() "
-            "draws from it, and on='words' serves every sampler"
+            f"{sampler!r} draws by token distributions, {network.denoiser!r} steers the distribution of z_s: "
+            "Ancestral() draws from it, and on='words' serves every sampler"
         )
     if not plain:
         raise TypeError(
-            "temperature, top_p, forbidden and their like act on token distributions, which nothing is drawn from here: "
+            "temperature, top_p, forbidden and the like act on token distributions, which nothing is drawn from here: "
             f"{network.denoiser!r} steers the distribution of z_s; leave them as they are, or steer on='words'"
         )
 
