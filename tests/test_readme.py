@@ -80,6 +80,7 @@ def test_registered_names_are_the_declared_ones():
             "OrderedSampler",
             "SamplingContext",
             "Ending",
+            "Automaton",
             "EndOfText",
             "Settled",
             "Daedal",

@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from ddlib.utils.renamed import Renamed
+
 WIDTH = 120
 _INDENT = 7 * " "
 
@@ -70,7 +72,7 @@ class Counterexample:
 class Check:
     """Result of one claim."""
 
-    package: str
+    topic: str
     """schedule, hierarchy, process, reverse, objective, numerics, draws, as given, or the kind of the subject."""
     name: str
     proves: str
@@ -93,10 +95,12 @@ class Check:
     follows: str = ""
     """Label of the failure that explains this one and should be fixed first."""
 
+    room = Renamed("topic")
+
     @property
     def label(self) -> str:
         """Section and name; unique within a report."""
-        return f"{self.package}: {self.name}"
+        return f"{self.topic}: {self.name}"
 
     def __str__(self) -> str:
         verdict = {True: "ok  ", False: "FAIL", None: "  - "}[self.ok]
@@ -174,8 +178,8 @@ class Report:
     def _in_full(self) -> list[str]:
         lines, section = [], ""
         for check in self.checks:
-            lines += [check.package] if check.package != section else []
-            section = check.package
+            lines += [check.topic] if check.topic != section else []
+            section = check.topic
             lines.append(str(check))
         return lines
 
@@ -183,8 +187,8 @@ class Report:
         held: dict[str, list[str]] = {}
         for check in self.checks:
             if check.ok:
-                held.setdefault(check.package, []).append(check.name)
-        lines = [_wrapped(f"  ok   {package}: ", names) for package, names in held.items()]
+                held.setdefault(check.topic, []).append(check.name)
+        lines = [_wrapped(f"  ok   {topic}: ", names) for topic, names in held.items()]
         apart = [check.name for check in self.checks if check.ok is None]
         return [*lines, *([_wrapped("    -  do not apply: ", apart)] if apart else [])]
 

@@ -195,7 +195,7 @@ class Kept:
     """
 
     def __init__(self, words: Int[Tensor, "B L"], read: Read, outputs: LastOutput, index: Int[Tensor, " B"]) -> None:
-        self.words, self.read, self._said, self._index = words, read, outputs, index
+        self.words, self.read, self._outputs, self._index = words, read, outputs, index
 
     def rows(self, index: Tensor) -> "Kept":
         """Select some of the sequences; outputs stored for these are shared with the original."""

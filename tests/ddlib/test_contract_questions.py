@@ -267,7 +267,7 @@ def test_a_custom_process_is_sampled_and_verified_by_its_levels_and_hierarchy():
     for series in (plot.occupancy_series, plot.weight_series):
         for ours, theirs in zip(series(process, t), series(inner, t), strict=True):
             assert ours.band == theirs.band and torch.equal(ours.values, theirs.values)
-    assert [check.name for check in dd.verify(process).checks if check.room == "hierarchy"]
+    assert [check.name for check in dd.verify(process).checks if check.topic == "hierarchy"]
     dd.check_vocabulary(process, words)
     with pytest.raises(ValueError, match="another tokenizer"):
         dd.check_vocabulary(process, {**words, "a": 1, "b": 0})

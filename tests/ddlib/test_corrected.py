@@ -170,5 +170,8 @@ test_values_that_cannot_be_are_refused_by_their_place = refuses(r"""
 
 
 def test_a_class_of_another_kind_is_refused_with_the_expected_package():
-    assert dd.registry.room("correctors") == dd.registry.room("samplers") == "ddlib.samplers"
-    assert dd.registry.room("presets") == "ddlib.presets" and dd.registry.room("schedules") == "ddlib.schedules"
+    assert dd.registry.package_of("correctors") == dd.registry.package_of("samplers") == "ddlib.samplers"
+    assert (
+        dd.registry.package_of("presets") == "ddlib.presets"
+        and dd.registry.package_of("schedules") == "ddlib.schedules"
+    )

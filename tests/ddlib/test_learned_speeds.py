@@ -124,7 +124,7 @@ def test_gradients_are_slopes(one):
 def test_it_is_verified_slopes_and_all():
     report = dd.verify(process())
     assert report.ok, report.refutation
-    assert any(check.room == "learned" and check.name == "slopes" for check in report.checks)
+    assert any(check.topic == "learned" and check.name == "slopes" for check in report.checks)
 
 
 def test_draws_and_samples_carry_no_gradient():

@@ -160,9 +160,9 @@ def test_particles_are_resampled_at_cluster_states():
 @pytest.mark.usefixtures("as_users_call")
 def test_verify_checks_rewards_too():
     report = check(Particles(Ancestral(), Constant(), 2))
-    rooms = {check.room for check in report.checks}
+    rooms = {check.topic for check in report.checks}
     assert {"reward on Masked", "reward on Hierarchical", "reward on Uniform"} <= rooms
-    assert not [check for check in dd.verify(Ancestral()).checks if check.room.startswith("reward")]
+    assert not [check for check in dd.verify(Ancestral()).checks if check.topic.startswith("reward")]
 
 
 # copies and rows

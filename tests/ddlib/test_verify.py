@@ -162,7 +162,7 @@ def test_a_fault_that_the_reduction_does_not_have_is_found_on_the_process_as_giv
             return weight, divergence - (50 if what == "weighted_divergence" and self.vocab_size > 60 else 0)
 
     report = dd.verify(Broken(3000, dd.schedules.Linear()))
-    assert not report.ok and {check.room for check in report.failures} == {"as given"}
+    assert not report.ok and {check.topic for check in report.failures} == {"as given"}
 
 
 @pytest.mark.slow

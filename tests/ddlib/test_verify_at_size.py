@@ -40,7 +40,7 @@ def test_every_registered_process_has_an_example_of_hundreds_of_states():
 def test_a_process_of_hundreds_of_states_is_verified_as_given(name):
     report = dd.verify(LARGE[name]())
     assert report.ok, report
-    held = {check.name for check in report.checks if check.room == "as given" and check.ok}
+    held = {check.name for check in report.checks if check.topic == "as given" and check.ok}
     assert {"Chapman-Kolmogorov at size", "rates at size", "posterior at size", "bound = entropy at size"} <= held
 
 

@@ -54,7 +54,7 @@ class Automaton:
     token_class: Int64[Tensor, "V"]
     """Class of each token, below ``num_classes``; the last class has no transitions."""
     num_classes: int
-    is_open: Bool[Tensor, "c"]
+    is_open: Bool[Tensor, "n"]
     """True at classes with transitions whose tokens may be drawn."""
     edges: tuple[Int64[Tensor, "n"], Int64[Tensor, "n"], Int64[Tensor, "n"]]
     """Transitions: states, classes and next states, sorted by state and class."""
@@ -111,7 +111,7 @@ class Automaton:
         )
         self._set(before, classes, after, torch.ones(number_of_classes, dtype=torch.bool))
 
-    def _set(self, sources: Tensor, classes: Tensor, targets: Tensor, is_open: Bool[Tensor, "c"]) -> None:
+    def _set(self, sources: Tensor, classes: Tensor, targets: Tensor, is_open: Bool[Tensor, "n"]) -> None:
         """Set the transitions between states and classes."""
         self.num_classes, self.is_open = len(is_open) + 1, is_open
         self._keys, order = (sources * self.num_classes + classes).sort()

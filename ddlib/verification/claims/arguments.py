@@ -79,5 +79,5 @@ CLAIMS = (
           ({"t": 0.6},), rests_on=("state", "rates", "laws")),
 )  # fmt: skip
 
-SIZE_CLAIMS = tuple(replace(claim, package="as given", name=f"{claim.name} as given") for claim in CLAIMS[:2])
+SIZE_CLAIMS = tuple(replace(claim, topic="as given", name=f"{claim.name} as given") for claim in CLAIMS[:2])
 """Claims about a process at its full size, in addition to those about its small copy."""

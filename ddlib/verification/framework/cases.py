@@ -128,7 +128,7 @@ def on_cases(what: str, cases: Sequence[Case], claims: Sequence[Claim], full: bo
     for case in cases:
         section = f"{what} on {type(case.process).__name__}"
         results = evaluate_claims(claims, case, full)
-        checks += explained([(claim, replace(check, package=section)) for claim, check in results])
+        checks += explained([(claim, replace(check, topic=section)) for claim, check in results])
     return checks, f"run on {', '.join(type(case.process).__name__ for case in cases)}"
 
 

@@ -54,7 +54,7 @@ def of_dtype(quantity: str, answer: Tensor, dtype: torch.dtype) -> Comparison:
 class Claim:
     """A property of every correct object of a kind."""
 
-    package: str
+    topic: str
     name: str
     proves: str
     tolerance: str
@@ -71,7 +71,7 @@ class Claim:
 
     def check(self, subject: Any, full: bool, smaller: Callable[[], Iterator[Any]] = lambda: iter(())) -> Check:
         """Evaluate the claim at every point; if it fails, search for a simpler point and a smaller object."""
-        check = Check(self.package, self.name, self.proves, self.tolerance, None)
+        check = Check(self.topic, self.name, self.proves, self.tolerance, None)
         if reason := self._reason(subject):
             return replace(check, note=reason)
         worst, worst_at, compared = 0.0, "", 0
