@@ -115,6 +115,7 @@ def test_a_command_is_understood(command, tmp_path, monkeypatch):
     monkeypatch.setattr(tyro, "cli", then_stop(tyro.cli))
     monkeypatch.syspath_prepend(tmp_path)
     Path("mine.yaml").write_text(recipe_yaml(recipes()["hdlm"][1]))
+    Path("person.json").write_text('{"type": "object", "properties": {"name": {"type": "string"}}}')
     Path("noise.py").write_text("import ddlib as dd\n\nprocess = dd.presets.hdlm([0, 0, 1, 1])\n")
     main = importlib.import_module("ddlib.__main__" if name == "ddlib" else name).main
     with pytest.raises(Understood):
