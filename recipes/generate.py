@@ -109,8 +109,8 @@ class Options:
             raise ValueError(f"new={self.new}: not with length={self.length}, which says the whole")
         if self.found is not None and (self.html is not None or (self.out is not None and self.out.suffix in FILMS)):
             raise ValueError(f"length={self.length!r}: not with a page or a film, which show places that stay")
-        if self.regex is not None or self.json_schema is not None:
-            Constraint(self.regex, self.json_schema).check()
+        if self.constraint is not None:
+            self.constraint.check()
             if self.found is not None:
                 raise ValueError(f"length={self.length!r}: not with a regex or a JSON schema, give a number")
         if given and self.prompts is not None:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from ddlib.parameterization.logits import Parameterization
+from ddlib.parameterization.tree_softmax import has_tree
 from ddlib.processes import ForwardProcess
 from ddlib.typing import (
     BlockDenoiser,
-    ChildDenoiser,
     GuidedDenoiser,
     OwnTimes,
     SparseDenoiser,
@@ -77,7 +77,7 @@ class Capabilities:
             caches_windows=implements(denoiser, WindowDenoiser),
             is_split=is_split,
             is_sparse=is_split and implements(denoiser, SparseDenoiser),
-            has_tree=is_split and implements(denoiser, ChildDenoiser) and denoiser.tree is not None,
+            has_tree=is_split and has_tree(denoiser),
             takes_memory=implements(denoiser, TakesMemory) and bool(denoiser.takes_memory),
             has_step_distribution=steers,
             modules=tuple(_modules(denoiser)),

@@ -164,13 +164,10 @@ def sample(
     check_guided(model, sampler, plain=truncation.idle and not processors)
     reuse = reuse_of(keep)
     check_reuse(reuse, pace, model.capabilities, sampler)
-    if length is not None and model.capabilities.has_step_distribution:
-        raise TypeError(f"length is {length!r}, and {denoiser!r} steers the distribution of z_s: steer on='words'")
+    for name, rule in (("length", length), ("constraint", constraint)):
+        if rule is not None and model.capabilities.has_step_distribution:
+            raise TypeError(f"{name} is {rule!r}, and {denoiser!r} steers the distribution of z_s: steer on='words'")
     if constraint is not None:
-        if model.capabilities.has_step_distribution:
-            raise TypeError(
-                f"constraint is {constraint!r}, and {denoiser!r} steers the distribution of z_s: steer on='words'"
-            )
         constraint = constraint.to(target).without(forbidden)
         check_satisfiable(constraint, fixed.masked_fill(free, process.vocab_size), endings)
     run = SamplingCall(

@@ -28,8 +28,8 @@ class JointDraw:
     with the sum at a position that is drawn, the maximum at one that stays a mask, and the given token otherwise.
     Behind the last position :math:`\beta` is 1 at accepting states and 0 at others.
 
-    The result is :math:`\prod_i p_i(x_i)`, the network's distribution of the step, conditioned on that the sequence
-    has a completion, if no position that stays a mask lies before one that is drawn. This holds from left to right and
+    The result is :math:`\prod_i p_i(x_i)`, the network's distribution of the step, conditioned on the existence
+    of a completion, if no position that stays a mask lies before one that is drawn. This holds from left to right and
     in the last step. If a single position is drawn, the result is always :math:`p_i`, renormalised over the tokens with
     a completion. In other steps it is an approximation that has the same support. The exact condition takes exponential
     time there, as several paths lead through the masks.
