@@ -56,7 +56,7 @@ def test_step_distributions_without_token_probabilities_require_ancestral(name):
         with pytest.raises(TypeError, match=r"steers the distribution of z_s: Ancestral\(\) draws from it.*on='words'"):
             guided(guidance, sampler)
     for option in ({"temperature": 0.5}, {"top_p": lambda t: 1 - t / 2}, {"min_p": 0.1}, {"forbidden": [2]}):
-        with pytest.raises(TypeError, match=r"temperature.*laws of words.*leave them"):
+        with pytest.raises(TypeError, match=r"temperature.*token distributions.*leave them"):
             guided(guidance, **option)
     with pytest.raises(TypeError, match=r"gives the distribution of the next state"):
         guided(guidance, endings=[dd.samplers.Settled()])
