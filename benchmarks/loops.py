@@ -21,6 +21,7 @@ from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
+from statistics import quantiles
 from typing import Any, NamedTuple
 
 import torch
@@ -230,6 +231,14 @@ def check(task: Task) -> None:
     require_equal({"ours": ours, "formula": float(formula(model, x, z != x, t, process.num_states - 1))})
 
 
+def over_bare(taken: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """Return the times of each loop over those of the bare loop in the same turn.
+
+    Between two turns the speed of a shared machine changes by more than the loops differ.
+    """
+    return {name: [one / two for one, two in zip(own, taken[BARE], strict=True)] for name, own in taken.items()}
+
+
 def measure(task: Task, size: Size, repeats: int, threads: int, work: Path) -> dict[str, Any]:
     """Return seconds of a step of every loop, in turns, and their ratios to the bare loop with the same loss."""
     torch.set_num_threads(threads)
@@ -251,7 +260,7 @@ def measure(task: Task, size: Size, repeats: int, threads: int, work: Path) -> d
         "seconds_per_step": taken,
         "cpu_seconds_per_step": spent,
         "tokens_per_second": {name: size.batch * size.length / value for name, value in middle.items()},
-        "ratios": {f"{name} time": value / middle[BARE] for name, value in middle.items()},
+        "ratios": {f"{name} time": value for name, value in medians(over_bare(taken)).items()},
         "versions": {name: version(name) for name in ("transformers", "lightning")},
     }
 
@@ -266,8 +275,13 @@ def tables(found: dict[str, Any]) -> str:
         cells = [f"{run['tokens_per_second'][name]:,.0f} | {run['ratios'][f'{name} time']:.3f}" for run in runs]
         lines.append(f"| {'engine of the recipes' if name == 'ours' else name} | {' | '.join(cells)} |")
     versions = ", ".join(f"{name} {number}" for name, number in runs[0]["versions"].items())
-    about = f"Medians of {len(runs[0]['seconds_per_step'][BARE])} turns; {where['processor']}, {where['cores']} cores"
-    return "\n".join([*lines, "", f"{about}, torch {where['torch']}, {versions}."])
+    halves = [quantiles(over_bare(run["seconds_per_step"])["ours"]) for run in runs]
+    about = [
+        f"Medians of {len(runs[0]['seconds_per_step'][BARE])} turns, times over those of the same turn",
+        f"the middle half of the engine's: {', '.join(f'{low:.2f} to {high:.2f}' for low, _, high in halves)}",
+        f"{where['processor']}, {where['cores']} cores, torch {where['torch']}, {versions}.",
+    ]
+    return "\n".join([*lines, "", "; ".join(about)])
 
 
 PAGE = Page("performance", "loops", tables)

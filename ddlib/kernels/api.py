@@ -120,8 +120,8 @@ def linear_training_loss(
     too, detached and not multiplied by ``scale``.
 
     ``observe`` reads the logits that the loss depends on, without a second product or softmax: it is called with the
-    columns of a block (None for all), the indices of rows in the flattened batch, and their log-probabilities over
-    these columns, which it must not change. It is not called for rows that other kernels compute: those of child
+    columns of a block (None for all), the indices of rows in the flattened batch, and their probabilities over these
+    columns, which it must not change. It is not called for rows that other kernels compute: those of child
     logits, and on CUDA.
 
     In the mode "edges", child logits need one family of siblings for each edge below the state of a position; token

@@ -109,15 +109,10 @@ def to_softmax(logits: Float[Tensor, "n K"], read: Reader | None = None) -> Floa
 
     Args:
         logits: overwritten.
-        read: function to call with the log-probabilities; with it the softmax is their exponential, equal but for
-            rounding, since a copy of the logits would cost as much as a second softmax.
+        read: function to call with the probabilities.
     """
     largest = logits.amax(1)
-    if read is None:
-        torch.softmax(logits, 1, out=logits)
-        return largest - logits.amax(1).log()
-    torch.log_softmax(logits, 1, out=logits)
-    read(logits)
-    total = largest - logits.amax(1)
-    logits.exp_()
-    return total
+    torch.softmax(logits, 1, out=logits)
+    if read is not None:
+        read(logits)
+    return largest - logits.amax(1).log()

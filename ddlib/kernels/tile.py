@@ -13,11 +13,11 @@ from ddlib.typing import Logits, PerToken, Times, Tokens
 
 Formula = Callable[[Logits, Tokens, Tokens, Times], PerToken]
 Observer = Callable[[Tensor | slice | None, Tensor, Tensor], None]
-"""Function of the columns of a block (None for all), the indices (n,) of some of its rows, and their normalised
-log-probabilities over these columns (n, K)."""
+"""Function of the columns of a block (None for all), the indices (n,) of some of its rows, and their probabilities over
+these columns (n, K)."""
 
 Reader = Callable[[Tensor], None]
-"""Function of normalised log-probabilities (n, K): an ``Observer`` of known columns and rows."""
+"""Function of probabilities (n, K): an ``Observer`` of known columns and rows."""
 
 
 class Rows(NamedTuple):
@@ -48,7 +48,7 @@ class Divergence(ABC):
             logits: logits of the block's columns, float32 or float64 if ``wide``; overwritten.
             rows: the rows they belong to.
             derive: whether to write d divergence / d logits into ``logits``.
-            read: function to call with the log-probabilities, from the normaliser that the divergence computes anyway.
+            read: function to call with the probabilities, which the divergence computes anyway.
         """
 
 
@@ -62,7 +62,7 @@ class Dense(Divergence):
         self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
     ) -> Float[Tensor, "n"]:
         if read is not None:
-            read(logits.log_softmax(1))
+            read(logits.softmax(1))
         with torch.set_grad_enabled(derive):
             given = logits.detach()[:, None].clone().requires_grad_(derive)
             value = self.formula(given, rows.x[:, None], rows.z[:, None], rows.t).squeeze(1)
@@ -86,4 +86,4 @@ class Block(Part):
     """Indices of the columns, None for all."""
     divergence: Divergence
     observe: Observer | None = None
-    """Function that reads the log-probabilities of the rows; None for none."""
+    """Function that reads the probabilities of the rows; None for none."""

@@ -29,7 +29,7 @@ class Evidence(Divergence):
         scratch = (logits - largest).exp_()
         log_p = logits.sub_(largest + scratch.sum(1, keepdim=True).log_())
         if read is not None:
-            read(log_p)
+            read(log_p.exp())
         torch.add(log_p, ratio, out=scratch)
         others = log1p_exp(scratch, out=scratch).scatter_(1, x, 0.0).sum(1, keepdim=True)
         with torch.set_grad_enabled(derive):

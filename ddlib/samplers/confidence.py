@@ -1,7 +1,7 @@
 """Sampling order by confidence: the positions with the most certain predictions descend first."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, Self
 
 import torch
@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.samplers.base import SamplingContext, State, level_process
-from ddlib.samplers.ordered import Expected, OrderedSampler, levels
+from ddlib.samplers.ordered import Expected, OrderedSampler, defined_below, levels
 from ddlib.typing import Times, Tokens
 from ddlib.utils.random import rand
 from ddlib.utils.validation import check_count, check_number, require
@@ -147,7 +147,14 @@ class Confidence(OrderedSampler):
         return picked if self.edit is None else picked._replace(memo=state.memo._replace(left=state.memo.left[rows]))
 
     def confidence(self, log_probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
-        return _SCORES[self.score].of(log_probs)
+        number = _SCORES[self.score].number
+        return -entropy(log_probs) if number is None else _lead(_largest(log_probs, number).exp())
+
+    def confidence_of(self, probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
+        number = _SCORES[self.score].number
+        if number is None or defined_below(self, Confidence, "confidence"):
+            return super().confidence_of(probs)
+        return _lead(_largest(probs, number))
 
     def noise(self, run: SamplingContext, z: Tokens) -> Float64[Tensor, "B L"]:
         if not self.temperature:
@@ -185,13 +192,15 @@ def entropy(log_probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
     return -torch.cat([part.exp().mul_(part).sum(-1) for part in parts])
 
 
-def _margin(log_probs: Tensor) -> Tensor:
-    best = _two_largest(log_probs).exp()
+def _lead(best: Float[Tensor, "n k"]) -> Float[Tensor, "n"]:
+    """Return the first entries of rows minus the second ones, if there are any."""
     return best[:, 0] - best[:, 1:].sum(-1)
 
 
-def _two_largest(values: Float[Tensor, "n K"]) -> Float[Tensor, "n k"]:
-    """Return the two largest entries of each row: ``topk``, which is slow over thousands of columns on a CPU."""
+def _largest(values: Float[Tensor, "n K"], number: int) -> Float[Tensor, "n k"]:
+    """Return the one or two largest entries of each row; ``topk`` is slow over thousands of columns on a CPU."""
+    if number == 1:
+        return values.amax(-1, keepdim=True)
     width = values.shape[-1] // _GROUPS
     if width < 2:
         return values.topk(min(2, values.shape[-1]), -1).values
@@ -202,7 +211,8 @@ def _two_largest(values: Float[Tensor, "n K"]) -> Float[Tensor, "n k"]:
 
 
 class _Score(NamedTuple):
-    of: Callable[[Tensor], Tensor]
+    number: int | None
+    """Number of the largest probabilities that it depends on; None if on all."""
     low: float
     high: float
     rule: str
@@ -213,9 +223,9 @@ class _Score(NamedTuple):
 
 
 _SCORES: Mapping[str, _Score] = {
-    "probability": _Score(lambda log_probs: log_probs.amax(-1).exp(), 1e-300, 1.0, "in (0, 1]"),
-    "margin": _Score(_margin, 0.0, 1.0, "in [0, 1]"),
-    "entropy": _Score(lambda log_probs: -entropy(log_probs), -math.inf, 0.0, "at most 0"),
+    "probability": _Score(1, 1e-300, 1.0, "in (0, 1]"),
+    "margin": _Score(2, 0.0, 1.0, "in [0, 1]"),
+    "entropy": _Score(None, -math.inf, 0.0, "at most 0"),
 }
 
 

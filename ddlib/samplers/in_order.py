@@ -91,6 +91,9 @@ class InOrder(OrderedSampler):
             ranks = _APART * (ranks // self.pace.size)
         return -ranks.to(z.device, torch.float64).expand(z.shape)
 
+    def confidence_of(self, probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
+        return super().confidence_of(probs) if self._inside is None else self._inside.confidence_of(probs)
+
     def confidence(self, log_probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
         return super().confidence(log_probs) if self._inside is None else self._inside.confidence(log_probs)
 

@@ -88,6 +88,10 @@ class OrderedSampler(Sampler):
         """
         return log_probs.new_zeros(len(log_probs))
 
+    def confidence_of(self, probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
+        """Compute ``confidence`` from probabilities, which the training loss has; faster where no logarithm is needed."""
+        return self.confidence(probs.log())
+
     @abstractmethod
     def select(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
         """Select the positions that descend, with each row sorted by preference; entries at level 0 are ignored.

@@ -143,20 +143,22 @@ class TrainingRows:
 
     @torch.no_grad()
     def _observe(
-        self, columns: Tensor | slice | None, index: Int64[Tensor, "n"], log_probs: Float[Tensor, "n K"]
+        self, columns: Tensor | slice | None, index: Int64[Tensor, "n"], probs: Float[Tensor, "n K"]
     ) -> None:
         """Read scores of some positions, given by their indices in the flattened batch.
 
         Args:
             columns: tokens of the distributions; None for all.
             index: (n,) indices of the positions.
-            log_probs: (n, K) log-probabilities over these tokens.
+            probs: (n, K) probabilities over these tokens.
         """
         b, i = index // self.z.shape[1], index % self.z.shape[1]
         whole = columns is None or columns == slice(None)
         if self._depth == 1 or (not whole and bool((self.process.level_of(self.z[b, i][:, None]) == 1).all())):
-            score = self.order.confidence(log_probs).to(torch.float64)  # of all tokens under the states
+            score = self.order.confidence_of(probs).to(torch.float64)  # of all tokens under the states
         elif whole:
+            # clamped, so that distributions over the tokens of an unlikely cluster have a sum
+            log_probs = probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
             part = Predictions(self._current.network, log_probs, b, i, self.z[b, i], self.t[b], self.z[b, :0])
             score = self.order.scores(self._current, part, self.levels)
         else:

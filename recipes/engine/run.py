@@ -176,7 +176,7 @@ class Run:
         """
         recipe, world, number = self.recipe, self.world, self.facts.step
         # seed of dropout: derived from the step, so there is no state to save
-        torch.manual_seed(((recipe.seed * 1_000_003 + number) * 1_000_003 + world.rank) % 2**63)
+        world.seed(((recipe.seed * 1_000_003 + number) * 1_000_003 + world.rank) % 2**63)
         if implements(self.objective.model, Steps):
             self.objective.model.at_step(number)
         with record_function("noise"):

@@ -166,9 +166,17 @@ class Collisions(LeftToRight):
         return (2 * probs).logsumexp(-1)
 
 
+class OwnScore(Confidence):
+    """A score that the base class does not have."""
+
+    confidence = Collisions.confidence
+
+
 @given(
     st.one_of(st.sampled_from(list(LEVELS.values())[:-1]), plain_processes()),
-    st.sampled_from([*ORDERS.values(), Collisions(), Confidence("entropy", temperature=0.3, force_transition=True)]),
+    st.sampled_from(
+        [*ORDERS.values(), Collisions(), OwnScore(), Confidence("entropy", temperature=0.3, force_transition=True)]
+    ),
     st.sampled_from(["standard", "edges", "hard"]),
     st.sampled_from(["cavity", "posterior"]),
     st.integers(0, 99),
