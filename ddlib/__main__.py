@@ -73,7 +73,7 @@ def load(path: str) -> Any:
         least, make = SIZED[module]
         sizes = [int(size) for size in name.split("x")]
         if len(sizes) < least or (least == 1 and len(sizes) > 1):
-            raise ValueError(f"{path!r} must be " + ("hdlm:12x4, words x clusters" if least > 1 else f"{module}:16"))
+            raise ValueError(f"{path!r} must be " + ("hdlm:12x4, tokens x clusters" if least > 1 else f"{module}:16"))
         return make(*sizes)
     found = registry.at(path)
     return found() if inspect.isclass(found) or inspect.isfunction(found) else found
@@ -173,16 +173,18 @@ def _add_object(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "object",
         help="package.module:object, a class or function there is called without arguments; or mdlm:16, gidd:16, "
-        "hdlm:12x4 (words x clusters), hdlm:12x6x3",
+        "hdlm:12x4 (tokens x clusters), hdlm:12x6x3",
     )
 
 
 def _add_show(commands: Any) -> argparse.ArgumentParser:
-    text = "print a process, schedule or hierarchy, and draw it if asked"
+    text = "print a process, schedule or hierarchy, and draw it with --out"
     command: argparse.ArgumentParser = commands.add_parser("show", help=text, description=text)
     command.add_argument("--out", type=Path, help="draw it into this file too, such as show.png; needs matplotlib")
     command.add_argument("--no-plot", action="store_true", help=argparse.SUPPRESS)  # former default
-    command.add_argument("--words", nargs="+", metavar="WORD", help="a name for each word, after the object")
+    command.add_argument(
+        "--tokens", "--words", nargs="+", metavar="TOKEN", help="a name for each token, after the object"
+    )
     _add_object(command)
     command.set_defaults(run=_show)
     return command
@@ -203,13 +205,13 @@ def _add_verify(commands: Any) -> argparse.ArgumentParser:
 
 def _show(options: argparse.Namespace) -> int:
     subject = load(options.object)
-    print(inspection.describe(subject, options.words))
+    print(inspection.describe(subject, options.tokens))
     print(f"\nis it right?  python -m ddlib verify {options.object}")
     if options.out is None or options.no_plot:
         print(f"a picture?    python -m ddlib show {options.object} --out show.png")
         return 0
     try:
-        inspection.draw(subject, options.out, options.words)
+        inspection.draw(subject, options.out, options.tokens)
     except (ModuleNotFoundError, OSError) as error:
         print(f"no picture: {error}", file=sys.stderr)
         return 1

@@ -44,7 +44,7 @@ def genmd4(counts: Any, ratio: float = 4.0, learn_speeds: bool = True) -> PerWor
     """
     check_number("ratio", ratio, 0.01, 100, "in [0.01, 100]")
     seen = torch.as_tensor(counts, dtype=torch.float64)
-    require(seen.ndim == 1 and seen.numel() > 0, f"counts has shape {tuple(seen.shape)}, must be (V,): one per word")
+    require(seen.ndim == 1 and seen.numel() > 0, f"counts has shape {tuple(seen.shape)}, must be (V,): one per token")
     require(bool((seen >= 0).all()), f"counts holds {float(seen.min()):g}, must be >= 0")
     order = seen.sort().values
     below, above = torch.searchsorted(order, seen), torch.searchsorted(order, seen, right=True)

@@ -29,8 +29,8 @@ def check_vocabulary(process: ForwardProcess, vocabulary: Mapping[str, int], **s
     ids = set(vocabulary.values())
     require(
         len(vocabulary) == size,
-        f"vocabulary has {len(vocabulary)} tokens, the process {size} words: they must be equal. "
-        "A mask token, tokens added later and padding to a round number are not words of the process",
+        f"vocabulary has {len(vocabulary)} tokens, the process {size} tokens: they must be equal. "
+        "A mask token, tokens added later and padding to a round number are not tokens of the process",
     )
     require(
         ids == set(range(size)),
@@ -39,7 +39,7 @@ def check_vocabulary(process: ForwardProcess, vocabulary: Mapping[str, int], **s
     for name, index in special_ids.items():
         require(
             index is None or 0 <= index < size,
-            f"{name} id is {index}, must be a word in [0, {size}); state {process.num_states - 1} is the last",
+            f"{name} id is {index}, must be a token in [0, {size}); state {process.num_states - 1} is the last",
         )
     expected = None if process.hierarchy is None else process.hierarchy.fingerprint
     if expected is not None:

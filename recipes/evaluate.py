@@ -231,7 +231,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "levels": levels,
             "density_of_times": UNIFORM if density is None else options.times,
             "weights": "not clipped",
-            "parameterization": saved.law,
+            "parameterization": saved.token_parameterization,
             "network_precision": saved.precision,
             **options.reading.recorded(),
             "vocabulary": data.fingerprint,

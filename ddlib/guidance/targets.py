@@ -59,7 +59,7 @@ class ChildTarget(TokenTarget):
         """Return the log-mass of each state but the root; child logits of the same tree are returned unchanged."""
         hierarchy = cast(LevelProcess, self.process).hierarchy
         layout = layout_of(self.process, self.parameterization)
-        if isinstance(layout, Children) and layout.law == "cavity" and _same(layout, hierarchy):
+        if isinstance(layout, Children) and layout.parameterization == "cavity" and _same(layout, hierarchy):
             check_columns(self.process, layout, logits, self.z.shape)
             return logits.to(torch.promote_types(logits.dtype, torch.float32))
         levels = [super().choice_logits(logits)]

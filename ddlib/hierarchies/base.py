@@ -45,7 +45,7 @@ class Hierarchy(Named, Float64Module, Part):
         self, maps: Sequence[Kernel], speeds: Sequence[float] | None = None, learn_speeds: bool = False
     ) -> None:
         super().__init__()
-        require(len(maps) > 0, "maps is empty, a hierarchy needs at least the edge from words to the mask")
+        require(len(maps) > 0, "maps is empty, a hierarchy needs at least the edge from tokens to the mask")
         for i, (lower, upper) in enumerate(pairwise(maps)):
             require(
                 lower.num_parents == upper.num_children,

@@ -34,7 +34,7 @@ def random_parents(vocab_size: int, num_clusters: int | Sequence[int], seed: int
     given = [num_clusters] if isinstance(num_clusters, int) else list(num_clusters)
     counts = [check_count("vocab_size", vocab_size), *(check_count("num_clusters", count) for count in given)]
     for fine, coarse in pairwise(counts):
-        require(coarse < fine, f"num_clusters is {num_clusters} for {vocab_size} words: every level must be coarser")
+        require(coarse < fine, f"num_clusters is {num_clusters} for {vocab_size} tokens: every level must be coarser")
     generator = torch.Generator().manual_seed(check_count("seed", seed, 0))
     return [torch.randperm(fine, generator=generator) % coarse for fine, coarse in pairwise(counts)]
 
@@ -57,8 +57,8 @@ def table_parents(
             ancestors; a name with two parents; ids with gaps.
 
     Example:
-        >>> words = {"cat": 0, "dog": 1, "ivy": 2}
-        >>> parents, names = table_parents({"cat": ["animal"], "dog": ["animal"], "ivy": ["plant"]}, words)
+        >>> tokens = {"cat": 0, "dog": 1, "ivy": 2}
+        >>> parents, names = table_parents({"cat": ["animal"], "dog": ["animal"], "ivy": ["plant"]}, tokens)
         >>> parents, names
         ([tensor([0, 0, 1])], [['animal', 'plant']])
     """
@@ -170,8 +170,8 @@ def soft_memberships(
 
     Example:
         >>> from ddlib.hierarchies import semantic_clusters
-        >>> words = torch.tensor([[1.0, 0.0], [1.0, 0.9], [0.0, 1.0], [0.1, 3.0]])
-        >>> found = soft_memberships(semantic_clusters(words, 2), words, temperature=0.2)
+        >>> tokens = torch.tensor([[1.0, 0.0], [1.0, 0.9], [0.0, 1.0], [0.1, 3.0]])
+        >>> found = soft_memberships(semantic_clusters(tokens, 2), tokens, temperature=0.2)
         >>> torch.tensor(found["probability"]).amax(1)
         tensor([0.9899, 0.7793, 0.9611, 0.9549])
     """

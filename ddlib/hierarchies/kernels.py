@@ -66,8 +66,8 @@ class Kernel(Float64Module):
         """Return K(parent | child) for every child."""
 
     @abstractmethod
-    def push(self, law: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
-        """Return the distribution of the parent if the child has the distribution ``law``."""
+    def push(self, probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
+        """Return the distribution of the parent if the child has the distribution ``probs``."""
 
     @abstractmethod
     def then(self, upper: "Kernel") -> "Kernel":
@@ -187,8 +187,8 @@ class Dense(Kernel):
     def entry(self, child: Int64[Tensor, "*n"], parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         return self.values[child, parent]
 
-    def push(self, law: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
-        return law @ self.values.to(law.dtype)
+    def push(self, probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
+        return probs @ self.values.to(probs.dtype)
 
     def then(self, upper: Kernel) -> Kernel:
         return upper.after(self.values)

@@ -91,13 +91,13 @@ class Map(Kernel):
         hit = (self.parents[child][..., None] == every_parent).to(torch.float64)
         return hit if self.spread is None else self.keep * hit + self.spread
 
-    def push(self, law: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
-        """Return the distribution of the parent if the child has the (normalised) distribution ``law``."""
-        index = self.parents.expand_as(law)
-        mass = law.new_zeros(*law.shape[:-1], self.num_parents).scatter_add(-1, index, law)
+    def push(self, probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
+        """Return the distribution of the parent if the child has the (normalised) distribution ``probs``."""
+        index = self.parents.expand_as(probs)
+        mass = probs.new_zeros(*probs.shape[:-1], self.num_parents).scatter_add(-1, index, probs)
         if self.spread is None:
             return mass
-        spread = self.spread.to(law.dtype)
+        spread = self.spread.to(probs.dtype)
         return (self.keep + spread) * mass + spread * (1 - mass).clamp_min(0)
 
     def log_push(self, log_probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:

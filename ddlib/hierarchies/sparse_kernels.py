@@ -81,17 +81,17 @@ class Sparse(Kernel):
     def entry(self, child: Int64[Tensor, "*n"], parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         return torch.where(self.index[child] == parent[..., None], self.values[child], 0.0).sum(-1)
 
-    def push(self, law: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
+    def push(self, probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
         if self.num_children * self.num_parents <= _DENSE:
-            return law @ self.matrix().to(law.dtype)
+            return probs @ self.matrix().to(probs.dtype)
         places = torch.stack(
-            [self.index.flatten(), torch.arange(self.num_children, device=law.device).repeat_interleave(self._width)]
+            [self.index.flatten(), torch.arange(self.num_children, device=probs.device).repeat_interleave(self._width)]
         )
         shape = self.num_parents, self.num_children
-        values = self.values.flatten().to(law.dtype)
+        values = self.values.flatten().to(probs.dtype)
         upwards = torch.sparse_coo_tensor(places, values, shape, check_invariants=False)  # indices were checked before
-        flat = law.reshape(-1, self.num_children)
-        return torch.sparse.mm(upwards, flat.mT).mT.reshape(*law.shape[:-1], self.num_parents)
+        flat = probs.reshape(-1, self.num_children)
+        return torch.sparse.mm(upwards, flat.mT).mT.reshape(*probs.shape[:-1], self.num_parents)
 
     def at_parents(
         self, child: Int64[Tensor, "*n"], *values: Float[Tensor, "*n parents"]
@@ -180,10 +180,10 @@ class Banded(Sparse):
         self._steps, self._scale = steps / steps.sum(), steps.sum() / mass
         self._even = float(self._scale.max()) < 1e6  # else products of scale and step may underflow
 
-    def push(self, law: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
+    def push(self, probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
         if not self._in_blocks:
-            return super().push(law)
-        return self._joined(self._product(self._pieces(law * self._scale.to(law.dtype), 0.0)))
+            return super().push(probs)
+        return self._joined(self._product(self._pieces(probs * self._scale.to(probs.dtype), 0.0)))
 
     def _shifted(self, log_probs: Float[Tensor, "*n children"]) -> tuple[Tensor, Tensor]:
         if not self._in_blocks:

@@ -66,7 +66,7 @@ class Tree(Hierarchy):
             require(
                 expected is None or edge.num_children == expected,
                 f"{name} has {edge.num_children} entries, must have {expected}: "
-                + ("one per word (the mask is not a word)" if i == 0 else f"one per cluster of parents[{i - 1}]"),
+                + ("one per token (the mask is not a token)" if i == 0 else f"one per cluster of parents[{i - 1}]"),
             )
             maps.append(edge)
         maps.append(to_masks(maps[-1].num_parents, masks))

@@ -56,7 +56,7 @@ def wordnet_table(
     )
     check_count("min_words", min_words)
     chains = _chains(Path(folder), texts)
-    require(len(chains) > 0, f"texts has {len(texts)} tokens, but WordNet in {folder} knows none of them")
+    require(len(chains) > 0, f"texts has {len(texts)} tokens, but WordNet in {folder} has none of them")
     size = Counter(name for chain in chains.values() for name in chain)
     table = {}
     for token, (part_of_speech, *senses) in chains.items():

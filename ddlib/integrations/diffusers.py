@@ -188,7 +188,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         if prompt_mask is not None:
             if prompt_mask.dtype != torch.bool:
                 raise TypeError(
-                    f"prompt_mask has dtype {prompt_mask.dtype}, must be torch.bool, True where words stand"
+                    f"prompt_mask has dtype {prompt_mask.dtype}, must be torch.bool, True where tokens stand"
                 )
             shape = sample.shape[2 - prompt_mask.ndim :] if prompt_mask.ndim in (1, 2) else sample.shape
             check_shape("prompt_mask", prompt_mask, shape, f"(L,) or (B, L) = {tuple(sample.shape)}")

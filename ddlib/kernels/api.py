@@ -192,7 +192,7 @@ def _check_layer(
         if layout.rows is not None:
             size, rule = max(layout.num_rows, len(weight)), "(rows, D)"
         if len(weight) == process.vocab_size != size:
-            seems = "; V rows are logits of words, parameterization='cavity'"
+            seems = "; V rows are logits of tokens, parameterization='cavity'"
     check_shape("weight", weight, (size, dim), f"{rule} = ({size}, {dim}){seems}")
     if bias is not None:
         check_shape("bias", bias, (size,), f"({rule[1:].split(',')[0]},) = ({size},)")

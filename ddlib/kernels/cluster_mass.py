@@ -36,31 +36,31 @@ class Statistics(Divergence):
     def __call__(
         self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
     ) -> Float[Tensor, "n"]:
-        edge, word = self.hierarchy.maps[0], rows.x[:, None]
+        edge, token = self.hierarchy.maps[0], rows.x[:, None]
         assert isinstance(edge, Map)  # see ``dispatch``
         log_px, log_finest, to_logits = (
-            _plain(edge, logits, word, derive, read)
+            _plain(edge, logits, token, derive, read)
             if edge.spread is None
-            else _perturbed(edge, edge.spread, logits, word, read)
+            else _perturbed(edge, edge.spread, logits, token, read)
         )
         shares = None if self.shares is None else self.shares(rows)[:, None]
         with torch.set_grad_enabled(derive):
             log_px.requires_grad_(derive)
             log_finest = log_finest[:, None].requires_grad_(derive)
-            value = children(self.hierarchy, log_px, log_finest, word, rows.z[:, None], shares).squeeze(1)
+            value = children(self.hierarchy, log_px, log_finest, token, rows.z[:, None], shares).squeeze(1)
             if not derive:
                 return value
             by_token, by_cluster = torch.autograd.grad(value.sum(), (log_px, log_finest))
         to_logits(by_token, by_cluster.squeeze(1))
-        logits.scatter_add_(1, word, by_token)
+        logits.scatter_add_(1, token, by_token)
         return value.detach()
 
 
 def _perturbed(
-    edge: Map, spread: Tensor, logits: Tensor, word: Tensor, read: Reader | None
+    edge: Map, spread: Tensor, logits: Tensor, token: Tensor, read: Reader | None
 ) -> tuple[Tensor, Tensor, Derive]:
     """Return log p(x), log u_1 and their backward function; ``logits`` become probabilities."""
-    log_px = logits.gather(1, word)
+    log_px = logits.gather(1, token)
     log_px = log_px - to_softmax(logits, read)[:, None]
     finest = edge.push(logits)
 
@@ -73,9 +73,11 @@ def _perturbed(
     return log_px, finest.log(), to_logits
 
 
-def _plain(edge: Map, logits: Tensor, word: Tensor, derive: bool, read: Reader | None) -> tuple[Tensor, Tensor, Derive]:
+def _plain(
+    edge: Map, logits: Tensor, token: Tensor, derive: bool, read: Reader | None
+) -> tuple[Tensor, Tensor, Derive]:
     """As ``_perturbed`` if only higher edges have xi < 1: in log space, since a cluster's mass may underflow."""
-    target = logits.gather(1, word)
+    target = logits.gather(1, token)
     # log_push to a single cluster assumes normalised input, but these logits are not normalised
     mass = edge.log_push(logits) if edge.num_parents > 1 else logits.logsumexp(1, keepdim=True)
     lowest = torch.finfo(mass.dtype).min  # for clusters in which all tokens are impossible

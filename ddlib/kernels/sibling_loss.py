@@ -71,7 +71,7 @@ def family_queries(
     if hard or every:
         bottom = torch.where(known > 1, 0, bottom)
     if hard:
-        top = top if children.law == "posterior" else torch.where(known > 1, tree.depth, top)
+        top = top if children.parameterization == "posterior" else torch.where(known > 1, tree.depth, top)
     plain = (level > 0) & (level < len(levels))
     for at in range(tree.depth):
         families, child = children.families(at), x if at == 0 else tree.between(0, at).parents[x]

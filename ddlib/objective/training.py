@@ -35,7 +35,7 @@ def check_mode(process: ForwardProcess, mode: str, edge_weights: EdgeWeights = N
         raise TypeError(f"edge_weights is {edge_weights!r}, must be {depth} numbers, one per edge")
     require(
         len(edge_weights) == depth,
-        f"edge_weights has {len(edge_weights)} entries, must have {depth}: one per edge, that above the words first",
+        f"edge_weights has {len(edge_weights)} entries, must have {depth}: one per edge, that above the tokens first",
     )
     found = [check_number(f"edge_weights[{i}]", v, 0, 1e6, "in [0, 1e6]") for i, v in enumerate(edge_weights)]
     require(any(found), f"edge_weights is {edge_weights}, must hold one that is not 0: nothing would be learned")
@@ -106,7 +106,9 @@ def weights_of(t: Times, density: TimeDensity | None, measure: Tensor | None) ->
     density = None if density is None else sound(density)
     if measure is None:
         return None if density is None else unsqueeze_times(density.weight(t))
-    require(density is None, f"density is {density!r} and measure is told, must be one of them: it is in the measure")
+    require(
+        density is None, f"density is {density!r} and measure is given, must be one of them: the measure contains it"
+    )
     if not isinstance(measure, Tensor) or measure.is_complex() or measure.dtype == torch.bool:
         got = measure.dtype if isinstance(measure, Tensor) else type(measure).__name__
         raise TypeError(f"measure has type {got}, must be a tensor of numbers of the shape of t, or None")

@@ -56,9 +56,9 @@ def output_layer(
     return denoiser.words()
 
 
-def meaning(denoiser: object, law: str) -> Parameterization:
-    """Return the meaning of a network's logits: ``Children`` of its tree if it has one, else ``law``."""
-    return Children.of(denoiser, law) if has_tree(denoiser) else law
+def meaning(denoiser: object, parameterization: str) -> Parameterization:
+    """Return the meaning of a network's logits: ``Children`` of its tree if it has one, else the given one."""
+    return Children.of(denoiser, parameterization) if has_tree(denoiser) else parameterization
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class TokenLogits:
     Members with names of ``Children`` have their meaning there.
     """
 
-    law: str
+    parameterization: str
     """"cavity" or "posterior"."""
     rows: ClassVar[None] = None
     """Rows of the output layer's matrix are in the order of the tokens."""
@@ -97,7 +97,7 @@ def layout_of(process: ForwardProcess, parameterization: Parameterization) -> Ch
     size = parameterization.tree.vocab_size
     require(
         size == process.vocab_size,
-        f"parameterization has a tree over {size} words, the process has vocab_size {process.vocab_size}",
+        f"parameterization has a tree over {size} tokens, the process has vocab_size {process.vocab_size}",
     )
     return parameterization
 
@@ -135,7 +135,7 @@ def cavity_logits(
     check_devices(logits=logits, z=z)
     logits = layout.words(logits.to(torch.promote_types(logits.dtype, torch.float32)))
     check_finite(logits)
-    return _CONVERSIONS[layout.law](process, logits, z, t)
+    return _CONVERSIONS[layout.parameterization](process, logits, z, t)
 
 
 def posterior_logits(process: ForwardProcess, logits: Logits, z: Tokens, t: Times) -> Logits:

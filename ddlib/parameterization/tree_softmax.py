@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ddlib.hierarchies import Flat, Hierarchy, Map, Tree
 from ddlib.typing import ChildDenoiser, implements
+from ddlib.utils.renamed import Renamed, renamed_keyword
 from ddlib.utils.repr import digest
 from ddlib.utils.validation import check_shape, require, visible
 
@@ -136,20 +137,27 @@ class Children:
 
     Args:
         tree: the tree, of which the parents alone matter; speeds and perturbations do not.
-        law: meaning of the distribution over tokens, "cavity" or "posterior"; see ``ddlib.parameterization.logits``.
+        parameterization: meaning of the distribution over tokens, "cavity" or "posterior"; see
+            ``ddlib.parameterization.logits``.
         rows: (S - 1,) row of each state except the root in the output layer's matrix, for ``linear_nelbo`` and the
             other fused losses; the matrix may have more rows. By default they are in the order of the states. They are
             fastest where siblings are contiguous. Logits are always in the order of the states.
 
     Raises:
-        TypeError: a tree or ``law`` of another kind.
+        TypeError: a tree or ``parameterization`` of another kind.
         ValueError: a state without children; rows of another number, negative, or given twice.
     """
 
-    def __init__(self, tree: Hierarchy, law: str = "cavity", rows: Tensor | None = None) -> None:
+    law = Renamed("parameterization")
+
+    @renamed_keyword("law", "parameterization")
+    def __init__(self, tree: Hierarchy, parameterization: str = "cavity", rows: Tensor | None = None) -> None:
         if not isinstance(tree, Hierarchy):
             raise TypeError(f"tree is {tree!r}, must be a ddlib.hierarchies.Hierarchy")
-        require(law in ("cavity", "posterior"), f"law is {law!r}, must be 'cavity' or 'posterior'")
+        require(
+            parameterization in ("cavity", "posterior"),
+            f"parameterization is {parameterization!r}, must be 'cavity' or 'posterior'",
+        )
         require(
             is_tree(tree),
             f"tree is {tree!r}, must have one parent for each state and one mask, as Tree and Flat do",
@@ -159,14 +167,14 @@ class Children:
             if bool(empty.any()):
                 where = tree.offsets[level] + int(empty.nonzero()[0])
                 raise ValueError(
-                    f"tree has a state without children, {where} in level {level}: only words may have none"
+                    f"tree has a state without children, {where} in level {level}: only tokens may have none"
                 )
         if rows is not None:
             check_shape("rows", rows, (tree.num_states - 1,), f"(S - 1,) = ({tree.num_states - 1},)")
             if visible(rows):
                 require(int(rows.min()) >= 0, f"rows holds {int(rows.min())}, must be rows of a matrix, >= 0")
                 require(rows.unique().numel() == len(rows), "rows holds a row twice, must have one for each state")
-        self.tree, self.law, self.rows = tree, law, rows
+        self.tree, self.parameterization, self.rows = tree, parameterization, rows
         self.columns = tree.num_states - 1
         """Number of logits, S - 1."""
         self.num_rows = self.columns if rows is None else int(rows.max()) + 1
@@ -175,22 +183,22 @@ class Children:
         self._levels: WeakKeyDictionary[Hierarchy, tuple[int | None, ...]] = WeakKeyDictionary()
 
     @classmethod
-    def of(cls, denoiser: ChildDenoiser, law: str = "cavity") -> Self:
+    def of(cls, denoiser: ChildDenoiser, parameterization: str = "cavity") -> Self:
         """Return the parameterization of a network that predicts children, such as a DiT with a ``tree``.
 
         Args:
             denoiser: the network.
-            law: as in the constructor.
+            parameterization: as in the constructor.
 
         Raises:
             ValueError: the network predicts tokens.
         """
-        require(denoiser.tree is not None, f"{type(denoiser).__name__} has no tree: it predicts words")
+        require(denoiser.tree is not None, f"{type(denoiser).__name__} has no tree: it predicts tokens")
         weight, _, rows = denoiser.siblings()
         parents = list(denoiser.tree or ())
         count = len(parents[0]) if parents else len(rows)
         tree = Tree(parents) if parents else Flat(count)
-        return cls(tree.to(weight.device), law, rows)
+        return cls(tree.to(weight.device), parameterization, rows)
 
     def words(self, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n V"]:
         """Compute log-probabilities of tokens from logits of states, see ``token_logits``."""
@@ -231,7 +239,7 @@ class Children:
         return self._levels[noise]
 
     def __repr__(self) -> str:
-        return f"Children({self.tree!r}, law={self.law!r})"
+        return f"Children({self.tree!r}, parameterization={self.parameterization!r})"
 
 
 @lru_cache(maxsize=8)  # called at every call of a loss, and families are expensive to compute

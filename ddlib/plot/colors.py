@@ -47,12 +47,12 @@ def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = Non
     if not isinstance(subject, ForwardProcess | Hierarchy):
         raise TypeError(f"{subject!r} is neither a process nor a hierarchy of ddlib")
     if isinstance(subject, Hierarchy | HasLevelWeights):
-        word, *middle, last = level_names(subject)
-        kinds = [(word, BLUE), *zip(middle, cycle(_CLUSTERS), strict=False), (last, DARK)]
+        token, *middle, last = level_names(subject)
+        kinds = [(token, BLUE), *zip(middle, cycle(_CLUSTERS), strict=False), (last, DARK)]
     else:
-        kinds = [("own word", BLUE), ("another word", VERMILION)]
+        kinds = [("own token", BLUE), ("another token", VERMILION)]
         beyond = subject.num_states - subject.vocab_size
-        kinds += [("mask" if beyond == 1 else "no word", DARK)] * (beyond > 0)
+        kinds += [("mask" if beyond == 1 else "no token", DARK)] * (beyond > 0)
     listed = ", ".join(name for name, _ in kinds)
     names = [name for name, _ in kinds] if names is None else names
     require(len(names) == len(kinds), f"names has {len(names)} entries, must have {len(kinds)}: for {listed}")
@@ -60,7 +60,7 @@ def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = Non
 
 
 def level_names(subject: ForwardProcess | Hierarchy) -> list[str]:
-    """Return the names of the levels: word, cluster (or cluster 1, cluster 2, ..., or those of the tree), mask.
+    """Return the names of the levels: token, cluster (or cluster 1, cluster 2, ..., or those of the tree), mask.
 
     Example:
         >>> import ddlib as dd
@@ -71,7 +71,7 @@ def level_names(subject: ForwardProcess | Hierarchy) -> list[str]:
     middle = ["cluster"] if above == 2 else [f"cluster {i}" for i in range(1, above)]
     named = list(_names(subject).levels)
     middle = named if len(named) == len(middle) else middle
-    return ["word", *middle, *["mask" if subject.levels[-1] == 1 else "no word"] * (above > 0)]
+    return ["word", *middle, *["mask" if subject.levels[-1] == 1 else "no token"] * (above > 0)]
 
 
 def band_of(process: ForwardProcess, states: Int64[Tensor, "n L"], x: Int64[Tensor, "L"]) -> Int64[Tensor, "n L"]:
@@ -103,7 +103,7 @@ def state_names(subject: ForwardProcess | Hierarchy, members: Sequence[Sequence[
     given = list(members or [])
     require(
         len(given) <= len(sizes),
-        f"members has {len(given)} entries, must have at most {len(sizes)}: the words, then each level above them",
+        f"members has {len(given)} entries, must have at most {len(sizes)}: the tokens, then each level above them",
     )
     result: list[str] = []
     own = ((), *_names(subject).members)

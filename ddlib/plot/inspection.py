@@ -26,18 +26,18 @@ _LENGTH = 8
 Members = Sequence[Sequence[str]] | None
 
 
-def describe(subject: ForwardProcess | Schedule | Hierarchy, words: Sequence[str] | None = None) -> str:
+def describe(subject: ForwardProcess | Schedule | Hierarchy, tokens: Sequence[str] | None = None) -> str:
     """Describe ``subject``: its states and levels, its values at a few times, an example trajectory.
 
     Args:
         subject: a process, schedule or hierarchy.
-        words: a name for each token.
+        tokens: a name for each token.
 
     Raises:
         TypeError: another kind of object.
         ValueError: the number of names is not the number of tokens.
     """
-    members = _members(subject, words)
+    members = _members(subject, tokens)
     summary = (inspect.getdoc(type(subject)) or "no description").splitlines()[0]
     parts = [f"{subject!r}\n{summary}"]
     if isinstance(subject, Schedule):
@@ -53,17 +53,17 @@ def describe(subject: ForwardProcess | Schedule | Hierarchy, words: Sequence[str
         parts.append(_table(title, {curve.band.name: curve.values for curve in curves}))
     times, states = example(subject, _LENGTH, steps=10)
     text = plot.trajectory_text(subject, times, states, members=members)
-    parts.append("an example, from noise to data, where every word is equally likely\n" + _indent(text))
+    parts.append("an example, from noise to data, where every token is equally likely\n" + _indent(text))
     return "\n\n".join(parts)
 
 
-def draw(subject: ForwardProcess | Schedule | Hierarchy, path: Path, words: Sequence[str] | None = None) -> None:
+def draw(subject: ForwardProcess | Schedule | Hierarchy, path: Path, tokens: Sequence[str] | None = None) -> None:
     """Plot ``subject`` into a file: occupancies, weights, a trajectory and the hierarchy, if available.
 
     Args:
         subject: a process, schedule or hierarchy.
         path: path of the image; its suffix determines the format, such as .png or .svg.
-        words: a name for each token.
+        tokens: a name for each token.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
@@ -71,7 +71,7 @@ def draw(subject: ForwardProcess | Schedule | Hierarchy, path: Path, words: Sequ
         TypeError: another kind of object.
         ValueError: the number of names is not the number of tokens; a suffix that matplotlib does not support.
     """
-    _figure(subject, _members(subject, words)).savefig(path)
+    _figure(subject, _members(subject, tokens)).savefig(path)
 
 
 @torch.no_grad()
@@ -122,13 +122,13 @@ def _figure(subject: ForwardProcess | Schedule | Hierarchy, members: Members) ->
     return figure
 
 
-def _members(subject: Any, words: Sequence[str] | None) -> Members:
+def _members(subject: Any, tokens: Sequence[str] | None) -> Members:
     if not isinstance(subject, ForwardProcess | Schedule | Hierarchy):
         raise TypeError(f"{subject!r} must be a process, schedule or hierarchy of ddlib")
-    if words is None or isinstance(subject, Schedule):
+    if tokens is None or isinstance(subject, Schedule):
         return None
-    require(len(words) == subject.vocab_size, f"words has {len(words)} names, must have {subject.vocab_size}")
-    return [words]
+    require(len(tokens) == subject.vocab_size, f"tokens has {len(tokens)} names, must have {subject.vocab_size}")
+    return [tokens]
 
 
 def _states(process: ForwardProcess) -> str:
@@ -138,7 +138,7 @@ def _states(process: ForwardProcess) -> str:
     rest = {0: "", 1: f", the mask {process.vocab_size}"}
     more = rest.get(beyond, f", others {process.vocab_size}..{process.num_states - 1}")
     sizes = f", of {', '.join(map(str, process.levels[1:]))}" if len(process.levels) > 2 else ""
-    return f"{process.num_states} states: words 0..{process.vocab_size - 1}{more}; {_above(process)}{sizes}"
+    return f"{process.num_states} states: tokens 0..{process.vocab_size - 1}{more}; {_above(process)}{sizes}"
 
 
 def _levels(hierarchy: Hierarchy) -> str:
@@ -147,7 +147,7 @@ def _levels(hierarchy: Hierarchy) -> str:
         first, size = hierarchy.offsets[level], hierarchy.levels[level]
         up = (edge_text(hierarchy, level) or "speed 1") if level < hierarchy.depth else ""
         rows.append((str(level), band.name, str(size), f"{first}..{first + size - 1}" if size > 1 else str(first), up))
-    return f"{hierarchy.num_states} states: words and {_above(hierarchy)}, the mask included\n" + _columns(rows)
+    return f"{hierarchy.num_states} states: tokens and {_above(hierarchy)}, the mask included\n" + _columns(rows)
 
 
 def _above(subject: ForwardProcess | Hierarchy) -> str:

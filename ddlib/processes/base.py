@@ -144,7 +144,7 @@ class ForwardProcess(Float64Module, Part):
             TypeError: the class has no such copy.
             ValueError: too few tokens for its structure.
         """
-        raise TypeError(f"{type(self).__name__} offers no reduction to fewer words")
+        raise TypeError(f"{type(self).__name__} offers no reduction to fewer tokens")
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -156,7 +156,7 @@ class ForwardProcess(Float64Module, Part):
         if "_place" in vars(self):  # else a subclass has not called super().__init__
             self._place = place_of(self, self._place)
         implemented = type(self).weighted_divergence is not ForwardProcess.weighted_divergence
-        if implemented and not self.closed_form:  # it would never be used, without a word
+        if implemented and not self.closed_form:  # it would silently never be used
             name = type(self).__name__
             raise TypeError(f"{name} implements weighted_divergence and has closed_form = False, must set it to True")
 
@@ -196,7 +196,7 @@ class ForwardProcess(Float64Module, Part):
             if visible(p):
                 total = p.sum(-1)
                 bad = ~((p >= 0).all(-1) & ((total - 1).abs() < 0.01))
-                require(not bool(bad.any()), "p holds a row that is no law: negative, NaN, or not of sum 1")
+                require(not bool(bad.any()), "p holds a row that is no distribution: negative, NaN, or not of sum 1")
         check_devices(x=x, z=z, t=t, s=s, p=p, process=self._place)
 
     def check_noised(self, x: Tokens, z: Tokens, t: Times) -> None:

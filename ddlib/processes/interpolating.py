@@ -51,18 +51,18 @@ class Interpolating(ForwardProcess):
         return self.predictive(one_hot(x, self.vocab_size).to(torch.float64), t).to(t.dtype)
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
-        keep, word, mask = (unsqueeze_times(v).to(p.dtype)[..., None] for v in self.mixture(t.to(torch.float64)))
-        probs = keep * p + word
+        keep, token, mask = (unsqueeze_times(v).to(p.dtype)[..., None] for v in self.mixture(t.to(torch.float64)))
+        probs = keep * p + token
         return torch.cat([probs, mask.expand_as(probs[..., :1])], -1) if self.num_states > self.vocab_size else probs
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
-        keep, word, mask = (unsqueeze_times(v) for v in self.mixture(t.to(torch.float64)))
-        return self._into(z, word, mask) + keep * (z == x)
+        keep, token, mask = (unsqueeze_times(v) for v in self.mixture(t.to(torch.float64)))
+        return self._into(z, token, mask) + keep * (z == x)
 
     def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
-        keep, word, mask = (unsqueeze_times(v) for v in self.mixture(t.to(torch.float64)))
+        keep, token, mask = (unsqueeze_times(v) for v in self.mixture(t.to(torch.float64)))
         same = (z[..., None] == torch.arange(self.vocab_size, device=z.device)).to(torch.float64)
-        return self._into(z, word, mask)[..., None] + keep[..., None] * same
+        return self._into(z, token, mask)[..., None] + keep[..., None] * same
 
     def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
         """Draw z_t ~ q_t(.|x): first keep or resample, then the new state; no (B, L, S) tensor is built."""
@@ -72,17 +72,17 @@ class Interpolating(ForwardProcess):
         z = torch.where(keep, x, self._resample(mixture, x, generator))
         if levels != "balanced":
             return z
-        word, mask = (unsqueeze_times(v).expand(x.shape) for v in self.mixing_rates(interior(t)))
-        total = self.vocab_size * word + (self.num_states - self.vocab_size) * mask
+        token, mask = (unsqueeze_times(v).expand(x.shape) for v in self.mixing_rates(interior(t)))
+        total = self.vocab_size * token + (self.num_states - self.vocab_size) * mask
         share = total.clamp_min(torch.finfo(torch.float64).tiny)  # where no position has a weight, any is drawn
         which = draw(share, rand((len(x), 1), generator, x.device)[:, 0])[:, None]
-        arrival = Mixture(torch.zeros_like(which), word.gather(1, which), mask.gather(1, which))
+        arrival = Mixture(torch.zeros_like(which), token.gather(1, which), mask.gather(1, which))
         return z.scatter(1, which, self._resample(arrival, which, generator))
 
     def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
         """Mean over noise of the bound's weight, and the weight at z; the mean is the sum of all rates."""
-        word, mask = self.mixing_rates(interior(t))
-        total = self.vocab_size * word + (self.num_states - self.vocab_size) * mask
+        token, mask = self.mixing_rates(interior(t))
+        total = self.vocab_size * token + (self.num_states - self.vocab_size) * mask
         return unsqueeze_times(total).expand(z.shape), self.loss_weight(x, z, t)
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
@@ -122,13 +122,13 @@ class Interpolating(ForwardProcess):
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
         t = self._one().expand(len(x)) if t is None else t
-        keep, word, _ = self.mixture(t.to(torch.float64))
-        typical = keep / self.vocab_size + word
-        same, other = keep + word, (self.vocab_size - 1) * word
+        keep, token, _ = self.mixture(t.to(torch.float64))
+        typical = keep / self.vocab_size + token
+        same, other = keep + token, (self.vocab_size - 1) * token
         nats = (
             torch.xlogy(same, same)
             - torch.xlogy(same, typical)
-            + torch.xlogy(other, word)
+            + torch.xlogy(other, token)
             - torch.xlogy(other, typical)
         )
         return unsqueeze_times(nats.clamp_min(0)).expand(x.shape)
@@ -224,7 +224,7 @@ class Interpolating(ForwardProcess):
         before = self.mixture(s.to(torch.float64))
         keep, *resampled = (unsqueeze_times(v) for v in self.mixture_between(s.double(), t.double()))
         kept = unsqueeze_times(before.keep) * self._log_prob(logits, z).exp()
-        stay = keep * (kept + self._into(z, unsqueeze_times(before.word), unsqueeze_times(before.mask)))
+        stay = keep * (kept + self._into(z, unsqueeze_times(before.token), unsqueeze_times(before.mask)))
         stay = stay / (stay + self._into(z, *resampled))
         moves = rand(z.shape, generator, z.device) >= stay
         from_model = rand(z.shape, generator, z.device) < unsqueeze_times(before.keep)
@@ -238,7 +238,7 @@ class Interpolating(ForwardProcess):
         """Exit rate r_t(z) (1 - q_t(z|p)) / q_t(z|p), without a (B, L, S) tensor."""
         apart, marginal = self._apart(sharpen(logits.to(torch.promote_types(logits.dtype, torch.float32))), z, t)
         arrival = self._into(z, *(unsqueeze_times(v) for v in self.mixing_rates(interior(t))))
-        rate = arrival * (apart.keep + apart.word + apart.mask)
+        rate = arrival * (apart.keep + apart.token + apart.mask)
         return torch.where(marginal > 0, rate / torch.where(marginal > 0, marginal, 1.0), 0.0)
 
     def sample_exit(
@@ -248,7 +248,7 @@ class Interpolating(ForwardProcess):
         """Draw a state of q_t(.|p) other than z, without a (B, L, S) tensor."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         apart, _ = self._apart(sharpen(logits), z, t)
-        share = rand(z.shape, generator, z.device) * (apart.keep + apart.word + apart.mask)
+        share = rand(z.shape, generator, z.device) * (apart.keep + apart.token + apart.mask)
         other = (rand(z.shape, generator, z.device) * (self.vocab_size - (z < self.vocab_size).long())).long()
         other = other + (other >= z)
         u = rand(z.shape, generator, z.device)
@@ -264,26 +264,26 @@ class Interpolating(ForwardProcess):
     def _apart(self, logits: Logits, z: Tokens, t: Times) -> tuple[Mixture, Float64[Tensor, "B L"]]:
         """Probability that q_t(.|p) gives to states other than z, by origin, and to z itself, (B, L) each.
 
-        ``word`` is the probability of all resampled tokens together, not of each.
+        ``token`` is the probability of all resampled tokens together, not of each.
         """
-        keep, word, mask = (unsqueeze_times(v) for v in self.mixture(interior(t)))
+        keep, token, mask = (unsqueeze_times(v) for v in self.mixture(interior(t)))
         log_pz = self._log_prob(logits, z)
-        words = self.vocab_size - (z < self.vocab_size).long()
-        apart = Mixture(keep * -torch.expm1(log_pz), word * words, self._into(z, mask, torch.zeros_like(mask)))
-        return apart, keep * log_pz.exp() + self._into(z, word, mask)
+        tokens = self.vocab_size - (z < self.vocab_size).long()
+        apart = Mixture(keep * -torch.expm1(log_pz), token * tokens, self._into(z, mask, torch.zeros_like(mask)))
+        return apart, keep * log_pz.exp() + self._into(z, token, mask)
 
     def _log_prob(self, logits: Logits, z: Tokens) -> Float64[Tensor, "B L"]:
         """Log-probability log p(z), -inf at masks."""
         log_p = logits.gather(-1, self.token_at(z)[..., None]).squeeze(-1) - logits.logsumexp(-1)
         return torch.where(z < self.vocab_size, log_p.to(torch.float64), -torch.inf)
 
-    def _into(self, z: Tensor, word: Tensor, mask: Tensor) -> Tensor:
-        """Return ``word`` where z is a token and ``mask`` where it is the mask: terms that depend on z alone."""
-        return torch.where(z < self.vocab_size, word, mask)
+    def _into(self, z: Tensor, token: Tensor, mask: Tensor) -> Tensor:
+        """Return ``token`` where z is a token and ``mask`` where it is the mask: terms that depend on z alone."""
+        return torch.where(z < self.vocab_size, token, mask)
 
     def _resample(self, mixture: Mixture, like: Tokens, generator: Generator) -> Tokens:
         """Draw states from pi_t: the mask, or a uniform token."""
         tokens = self._uniform_tokens(like.shape, generator, like.device)
-        share = mixture.mask / (mixture.mask + self.vocab_size * mixture.word)
+        share = mixture.mask / (mixture.mask + self.vocab_size * mixture.token)
         masks = rand(like.shape, generator, like.device) < unsqueeze_times(share)
         return torch.where(masks, self.vocab_size, tokens)

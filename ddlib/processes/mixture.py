@@ -11,11 +11,11 @@ from ddlib.typing import PerToken, Tokens
 
 
 class Mixture(NamedTuple):
-    """Probabilities of a position's state, float64, of the shape of times; ``keep + V word + mask = 1``."""
+    """Probabilities of a position's state, float64, of the shape of times; ``keep + V token + mask = 1``."""
 
     keep: Tensor
     """Probability that it was never resampled."""
-    word: Tensor
+    token: Tensor
     """Probability that it was resampled and is a given token; the same for each token."""
     mask: Tensor
     """Probability that it was resampled and is the mask; 0 in processes without a mask."""
@@ -34,10 +34,10 @@ def compared(
         x: (B, L) clean tokens.
         z: (B, L) noisy states.
     """
-    keep, word, _ = (unsqueeze_times(v).to(others.dtype) for v in mixture)
+    keep, token, _ = (unsqueeze_times(v).to(others.dtype) for v in mixture)
     ratio = unsqueeze_times(log_ratio(mixture)).to(others.dtype)
     short = falls_short(ratio, log_px)
-    return (keep + word) * short - word * others, torch.where(z == x, short, -log1p_exp(ratio + log_pz))
+    return (keep + token) * short - token * others, torch.where(z == x, short, -log1p_exp(ratio + log_pz))
 
 
 def falls_short(ratio: Tensor, log_px: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def log_ratio(mixture: Mixture) -> Float64[Tensor, "*n"]:
 
     Infinite values would give NaN in differences. Ratios beyond e^745 are not distinguished in float64.
     """
-    return (mixture.keep.log() - mixture.word.log()).clamp(-1e4, 745.0)
+    return (mixture.keep.log() - mixture.token.log()).clamp(-1e4, 745.0)
 
 
 def log1p_exp(x: Tensor, out: Tensor | None = None) -> Tensor:

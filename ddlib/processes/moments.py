@@ -79,7 +79,7 @@ def nats_of_levels(levels: Sequence[int], given: Sequence[float] | None) -> list
     count = len(levels) - 1
     if given is None:
         return [math.log(max(below / above, 2.0)) for below, above in pairwise(levels)]
-    return _checked(given, count, f"one for each of the {count} levels above the words")
+    return _checked(given, count, f"one for each of the {count} levels above the tokens")
 
 
 def nats_of_token(vocab_size: int, given: Sequence[float] | None) -> float:
@@ -88,7 +88,7 @@ def nats_of_token(vocab_size: int, given: Sequence[float] | None) -> float:
     Raises:
         TypeError, ValueError: not one positive number.
     """
-    return math.log(max(vocab_size, 2)) if given is None else _checked(given, 1, "one, for a word")[0]
+    return math.log(max(vocab_size, 2)) if given is None else _checked(given, 1, "one, for a token")[0]
 
 
 def logits_that_pay(nats: float, x: Tensor, vocab_size: int) -> Float64[Tensor, "1 N V"]:

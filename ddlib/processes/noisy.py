@@ -176,12 +176,12 @@ class Noisy(ResamplingProcess):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        words, clusters = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
+        tokens, clusters = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
         return [
             cls(Flat(4), Linear(), 0.3),
-            cls(Tree([words[:5]]), Cosine(), 0.2, [3.0, 1.0, 1.0, 2.0, 5.0]),
-            cls(Tree([words], xi=0.8), Linear(), [0.1, 0.4]),
-            cls(Tree([words, clusters], xi=[1.0, 0.9], speed=[0.7, 1.3, 2.0]), Linear(), [0.2, 0.0, 0.1]),
+            cls(Tree([tokens[:5]]), Cosine(), 0.2, [3.0, 1.0, 1.0, 2.0, 5.0]),
+            cls(Tree([tokens], xi=0.8), Linear(), [0.1, 0.4]),
+            cls(Tree([tokens, clusters], xi=[1.0, 0.9], speed=[0.7, 1.3, 2.0]), Linear(), [0.2, 0.0, 0.1]),
         ]
 
     def __repr__(self) -> str:

@@ -279,6 +279,6 @@ def _numbers(powers: Any) -> list[float]:
     """Return the powers as a list of numbers."""
     values = powers.tolist() if hasattr(powers, "tolist") else powers
     if not isinstance(values, list | tuple):
-        raise TypeError(f"powers is {powers!r}, must be one positive number per word")
-    require(len(values) > 0, "powers is empty, must hold one positive number per word")
+        raise TypeError(f"powers is {powers!r}, must be one positive number per token")
+    require(len(values) > 0, "powers is empty, must hold one positive number per token")
     return list(values)

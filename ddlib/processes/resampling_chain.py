@@ -127,7 +127,7 @@ def checked_shares(p_uniform: Any, depth: int) -> tuple[float, ...]:
         return (tokens, *[0.0] * (depth - 1))
     require(
         len(given) == depth,
-        f"p_uniform has {len(given)} entries, must be one number, for words, or have {depth}: one per level below the "
+        f"p_uniform has {len(given)} entries, must be one number, for tokens, or have {depth}: one per level below the "
         "mask",
     )
     return tuple(check_number(f"p_uniform[{i}]", share, 0, 1 - 1e-6, _SHARE) for i, share in enumerate(given))
@@ -143,9 +143,9 @@ def token_frequencies(frequency: Any, hierarchy: Hierarchy) -> Float64[Tensor, "
         counts = frequency if isinstance(frequency, Tensor) else torch.as_tensor(frequency, dtype=torch.float64)
         counts = counts.to(device, torch.float64)
     except (TypeError, RuntimeError, ValueError) as error:
-        raise TypeError(f"frequency is {frequency!r}, must be one number per word: {error}") from None
-    check_shape("frequency", counts, (size,), f"(V,) = ({size},): one number per word")
+        raise TypeError(f"frequency is {frequency!r}, must be one number per token: {error}") from None
+    check_shape("frequency", counts, (size,), f"(V,) = ({size},): one number per token")
     require(bool(counts.isfinite().all()), "frequency holds NaN or infinity, must be finite")
     require(bool((counts >= 0).all()), f"frequency holds {float(counts.min()):g}, must be at least 0")
-    require(bool(counts.sum() > 0), "frequency is 0 everywhere, must be above 0 at some word")
+    require(bool(counts.sum() > 0), "frequency is 0 everywhere, must be above 0 at some token")
     return counts / counts.sum()

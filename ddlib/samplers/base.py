@@ -180,7 +180,7 @@ class Sampler(ReversePart):
             possible = (process.token_likelihood(states, times) > 0).any(-1)
             require(
                 bool(possible.all()),
-                f"{self!r} ended with states at t = {float(t.min()):g} to which no word leads: "
+                f"{self!r} ended with states at t = {float(t.min()):g} to which no token leads: "
                 "its steps must take every position along as time runs to 0",
             )
             scores = run.sharpen(posterior_logits(process, logits, states, times))[:, 0]

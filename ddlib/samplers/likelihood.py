@@ -146,7 +146,7 @@ def free_positions(
     else:
         if not isinstance(given, Tensor) or given.dtype != torch.bool:
             got = given.dtype if isinstance(given, Tensor) else type(given).__name__
-            raise TypeError(f"given has dtype {got}, must be a torch.bool tensor, True at words that stand")
+            raise TypeError(f"given has dtype {got}, must be a torch.bool tensor, True at tokens that stand")
         check_shape("given", given, x.shape, f"that of x, {tuple(x.shape)}")
         check_devices(x=x, given=given)
         free = ~given
@@ -241,7 +241,7 @@ def check_likelihood(process: ForwardProcess, order: Sampler) -> None:
     ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=process.device)
     if not isinstance(process, LevelProcess):
         raise TypeError(
-            f"an exact likelihood needs a process with levels, {process!r} has none: its words may be wrong and drawn "
+            f"an exact likelihood needs a process with levels, {process!r} has none: its tokens may be wrong and drawn "
             f"again, so that many ways lead to a text; {_INSTEAD}"
         )
     chances = process.level_transition(*ends[:, None])
@@ -249,7 +249,7 @@ def check_likelihood(process: ForwardProcess, order: Sampler) -> None:
     crossed = [j for j in range(1, top + 1) if not process.subtree_logits_suffice(j, j - 1)]
     if crossed:
         raise TypeError(
-            f"an exact likelihood needs one way down to each word, in {process!r} tokens may leave their cluster, as "
+            f"an exact likelihood needs one way down to each token, in {process!r} tokens may leave their cluster, as "
             f"where xi < 1: what is in level {crossed[0] - 1} may come from several states of level {crossed[0]}; "
             f"{_INSTEAD}"
         )

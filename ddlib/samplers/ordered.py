@@ -89,7 +89,7 @@ class OrderedSampler(Sampler):
         return log_probs.new_zeros(len(log_probs))
 
     def confidence_of(self, probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
-        """Compute ``confidence`` from probabilities, which the training loss has; faster where no logarithm is needed."""
+        """Compute ``confidence`` from probabilities, which the loss has; override it where no logarithm is needed."""
         return self.confidence(probs.log())
 
     @abstractmethod

@@ -138,13 +138,13 @@ def sample(
     truncation = Truncation(temperature, top_p, top_k, min_p)
     for ending in endings:
         if not isinstance(ending, Ending):
-            raise TypeError(f"endings holds {ending!r}, must be ddlib.samplers.Ending objects such as EndOfText(word)")
+            raise TypeError(f"endings holds {ending!r}, must be ddlib.samplers.Ending objects such as EndOfText(token)")
         ending.check(process)
         if not sampler.supports_stopping:
             raise TypeError(f"endings holds {ending!r}, which {sampler!r} cannot serve: a row is several texts there")
     if length is not None:
         if not isinstance(length, Length):
-            raise TypeError(f"length is {length!r}, must be a ddlib.samplers.Length object such as RhoEOS(word)")
+            raise TypeError(f"length is {length!r}, must be a ddlib.samplers.Length object such as RhoEOS(token)")
         length.check(process, sampler)
         if memory:
             raise TypeError(f"length is {length!r} and memory is True, must be False: features belong to positions")
@@ -223,10 +223,10 @@ def _prompt(
     if infill:
         require(process.num_states > process.vocab_size, f"infill needs a mask state, {process!r} has none")
     else:
-        require(bool(tokens.all()), "prompt holds masks or clusters, must be words unless infill=True")
+        require(bool(tokens.all()), "prompt holds masks or clusters, must be tokens unless infill=True")
     require(
         bool((tokens | (given == process.num_states - 1)).all()),
-        f"prompt holds clusters, must be words and, to be filled in, the mask {process.num_states - 1}",
+        f"prompt holds clusters, must be tokens and, to be filled in, the mask {process.num_states - 1}",
     )
     fixed[:, : given.shape[1]] = torch.where(tokens, given, 0)
     free[:, : given.shape[1]] = ~tokens

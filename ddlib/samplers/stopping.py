@@ -13,6 +13,7 @@ from ddlib.samplers.base import SamplingContext, State
 from ddlib.samplers.confidence import entropy
 from ddlib.samplers.constraints import Automaton
 from ddlib.typing import Tokens
+from ddlib.utils.renamed import Renamed, renamed_keyword
 from ddlib.utils.repr import shown
 from ddlib.utils.validation import check_count, check_number, require
 
@@ -44,17 +45,17 @@ class Ending(ABC):
             tokens (B, L), the positions at which they are fixed from now on (B, L) bool, and a memo.
         """
 
-    def trim(self, words: Tokens, drawn: Bool[Tensor, "B L"]) -> Tokens:
+    def trim(self, tokens: Tokens, drawn: Bool[Tensor, "B L"]) -> Tokens:
         """Post-process the tokens of finished sequences."""
-        return words
+        return tokens
 
-    def closed(self, words: Tokens, drawn: Bool[Tensor, "B L"]) -> Bool[Tensor, "B"]:
+    def closed(self, tokens: Tokens, drawn: Bool[Tensor, "B L"]) -> Bool[Tensor, "B"]:
         """Select the sequences that end within these first tokens; the rest is not drawn but left to ``trim``.
 
         Called after every block of a sequence that is drawn block by block.
 
         Args:
-            words: (B, n) tokens drawn so far.
+            tokens: (B, n) tokens drawn so far.
             drawn: (B, n) bool, False at the prompt.
         """
         return torch.zeros_like(drawn[:, 0])
@@ -75,25 +76,28 @@ class EndOfText(Ending):
     this happens after the last step.
 
     Args:
-        word: the end-of-text token.
+        token: the end-of-text token.
         least: minimal length: the token is not drawn at the first ``least`` positions of a row, prompt included.
         last: whether a sequence stops at the token; if False only ``least`` applies.
-        fill: the token at the positions after the end; by default ``word``.
+        fill: the token at the positions after the end; by default ``token``.
 
     Raises:
         TypeError, ValueError: no tokens of the process.
     """
 
-    def __init__(self, word: int, least: int = 0, last: bool = True, fill: int | None = None) -> None:
-        self.word, self.least = check_count("word", word, 0), check_count("least", least, 0)
+    word = Renamed("token")
+
+    @renamed_keyword("word", "token")
+    def __init__(self, token: int, least: int = 0, last: bool = True, fill: int | None = None) -> None:
+        self.token, self.least = check_count("token", token, 0), check_count("least", least, 0)
         self.last = last
         require(last or fill is None, f"fill is {fill} and last is False: nothing is filled where more may follow")
-        self.fill = self.word if fill is None else check_count("fill", fill, 0)
+        self.fill = self.token if fill is None else check_count("fill", fill, 0)
 
     def check(self, process: ForwardProcess) -> None:
-        for name, word in (("word", self.word), ("fill", self.fill)):
-            if word >= process.vocab_size:
-                raise ValueError(f"{name} of {self!r} is {word}, must be a word in [0, {process.vocab_size})")
+        for name, given in (("token", self.token), ("fill", self.fill)):
+            if given >= process.vocab_size:
+                raise ValueError(f"{name} of {self!r} is {given}, must be a token in [0, {process.vocab_size})")
 
     def check_constraint(self, constraint: Automaton) -> None:
         if self.least:
@@ -101,28 +105,28 @@ class EndOfText(Ending):
                 f"constraint is {constraint!r} and least of {self!r} is {self.least}, must be 0: a smallest length is "
                 "part of the constraint"
             )
-        if self.last and not constraint.ends_by(self.word, self.fill):
+        if self.last and not constraint.ends_by(self.token, self.fill):
             raise TypeError(
                 f"constraint is {constraint!r}, which {self!r} cannot serve: any number of fill tokens must be "
-                "accepted behind its word, as behind the end of the constraint"
+                "accepted behind its token, as behind the end of the constraint"
             )
 
     def finished(
         self, run: SamplingContext, state: State, drawn: Tensor, memo: Any
     ) -> tuple[Tokens, Bool[Tensor, "B L"], Any]:
         sure = ~run.process.reachable_from_all_tokens(state.z)
-        end, after = self._found((state.z == self.word) & sure & drawn)
+        end, after = self._found((state.z == self.token) & sure & drawn)
         return torch.where(after, self.fill, state.z), end | after, None
 
-    def trim(self, words: Tokens, drawn: Bool[Tensor, "B L"]) -> Tokens:
-        _, after = self._found((words == self.word) & drawn)
-        return torch.where(after & drawn, self.fill, words)
+    def trim(self, tokens: Tokens, drawn: Bool[Tensor, "B L"]) -> Tokens:
+        _, after = self._found((tokens == self.token) & drawn)
+        return torch.where(after & drawn, self.fill, tokens)
 
-    def closed(self, words: Tokens, drawn: Bool[Tensor, "B L"]) -> Bool[Tensor, "B"]:
-        return self._found((words == self.word) & drawn)[0].any(1)
+    def closed(self, tokens: Tokens, drawn: Bool[Tensor, "B L"]) -> Bool[Tensor, "B"]:
+        return self._found((tokens == self.token) & drawn)[0].any(1)
 
     def forbids(self, i: Int64[Tensor, "N"]) -> tuple[int, Bool[Tensor, "N"]]:
-        return self.word, i < self.least
+        return self.token, i < self.least
 
     def _found(self, end: Tensor) -> tuple[Tensor, Tensor]:
         """Return the masks of the first end in each row and of the positions after it."""

@@ -142,9 +142,7 @@ class TrainingRows:
         return self._observe
 
     @torch.no_grad()
-    def _observe(
-        self, columns: Tensor | slice | None, index: Int64[Tensor, "n"], probs: Float[Tensor, "n K"]
-    ) -> None:
+    def _observe(self, columns: Tensor | slice | None, index: Int64[Tensor, "n"], probs: Float[Tensor, "n K"]) -> None:
         """Read scores of some positions, given by their indices in the flattened batch.
 
         Args:

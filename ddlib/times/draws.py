@@ -17,10 +17,10 @@ _UNIFORM = Uniform()
 def _reversed_bits(index: Tensor) -> Tensor:
     """The low 32 bits of ``index`` in reverse order: the van der Corput sequence in base 2, times 2^32."""
     masks = (0x55555555, 0x33333333, 0x0F0F0F0F, 0x00FF00FF, 0x0000FFFF)
-    word = index & 0xFFFFFFFF
+    token = index & 0xFFFFFFFF
     for mask, shift in zip(masks, (1, 2, 4, 8, 16), strict=True):
-        word = ((word >> shift) & mask) | ((word & mask) << shift)
-    return word
+        token = ((token >> shift) & mask) | ((token & mask) << shift)
+    return token
 
 
 def _strata(slots: Tensor, generator: Generator, within: Tensor, count: int) -> Tensor:

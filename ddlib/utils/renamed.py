@@ -3,13 +3,18 @@
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["Renamed", "module_getattr"]
+__all__ = ["Renamed", "module_getattr", "renamed_keyword"]
 
 
-def _warn(owner: str, former: str, present: str) -> None:
-    message = f"{owner}.{former} is {owner}.{present} now; the former name goes with the next release"
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _warn(former: str, present: str) -> None:
+    message = f"{former} is {present} now; the former name goes with the next release"
     warnings.warn(message, DeprecationWarning, stacklevel=3)
 
 
@@ -35,8 +40,30 @@ class Renamed:
         self.former = name
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        _warn(owner.__name__, self.former, self.present)
+        _warn(f"{owner.__name__}.{self.former}", f"{owner.__name__}.{self.present}")
         return getattr(owner if instance is None else instance, self.present)
+
+
+def renamed_keyword(former: str, present: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator of a constructor that accepts an argument by its former name too, with a warning.
+
+    Args:
+        former: the former name of the argument.
+        present: its name now.
+    """
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> R:
+            if former in kwargs:
+                owner = function.__qualname__.removesuffix(".__init__")
+                _warn(f"{owner}({former}=...)", f"{owner}({present}=...)")
+                kwargs[present] = kwargs.pop(former)
+            return function(*args, **kwargs)
+
+        return called
+
+    return decorated
 
 
 def module_getattr(module: str, former: Mapping[str, str]) -> Callable[[str], Any]:
@@ -50,7 +77,7 @@ def module_getattr(module: str, former: Mapping[str, str]) -> Callable[[str], An
     def found(name: str) -> Any:
         if name not in former:
             raise AttributeError(unknown(name, module))
-        _warn(module, name, former[name])
+        _warn(f"{module}.{name}", f"{module}.{former[name]}")
         return getattr(sys.modules[module], former[name])
 
     return found

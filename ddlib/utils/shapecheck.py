@@ -173,7 +173,7 @@ def _tensor(base: type[Tensor], details: Sequence[Any]) -> Any:
             case "_FloatDetail":
                 dtypes = {d for d in dtypes if d.is_floating_point}
             case "LayoutDetail":
-                raise TypeError(f"{detail!r} cannot be checked: jaxtyping knows shapes and dtypes, not memory layouts")
+                raise TypeError(f"{detail!r} cannot be checked: jaxtyping checks shapes and dtypes, not memory layouts")
             case other:
                 raise TypeError(f"a detail of class {other} cannot be checked: only shapes and dtypes are understood")
     kind: Any = Shaped
@@ -186,7 +186,7 @@ def _tensor(base: type[Tensor], details: Sequence[Any]) -> Any:
 def _shape(base: type[Tensor], kind: Any, dims: Sequence[Any]) -> Any:
     axes, sizes = zip(*map(_axis, dims), strict=True) if dims else ((), ())
     if sum(axis[0] in "*." for axis in axes) > 1:
-        raise TypeError(f"{' '.join(axes)} has more than one '...', of which jaxtyping knows one per tensor")
+        raise TypeError(f"{' '.join(axes)} has more than one '...', of which jaxtyping allows one per tensor")
     twice = {i - len(dims): size for i, size in enumerate(sizes) if size}
     if not twice:
         return kind[base, " ".join(axes)]

@@ -133,11 +133,11 @@ def check_logits(logits: Tensor, shape: Sequence[int], vocab_size: int, states: 
     found = logits.shape[-1]
     if states is None:
         rule = f"the process has vocab_size {vocab_size}: " + (
-            "the network must score the words of this process and nothing else (no mask, no clusters, no padding)"
+            "the network must score the tokens of this process and nothing else (no mask, no clusters, no padding)"
         )
     else:
-        words = ", and those of words have V, parameterization='cavity'" if found == vocab_size else ""
-        rule = f"must have {states}: child logits have S - 1, one per state but the root{words}"
+        tokens = ", and those of tokens have V, parameterization='cavity'" if found == vocab_size else ""
+        rule = f"must have {states}: child logits have S - 1, one per state but the root{tokens}"
     require(found == columns, f"logits has {found} columns, {rule}")
 
 

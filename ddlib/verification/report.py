@@ -38,7 +38,7 @@ class Counterexample:
     got: float
     allowed: float
     """Largest allowed difference; infinity if there was no result to compare."""
-    says: str = ""
+    message: str = ""
     """Description of the error, if two numbers are not enough."""
     hint: str = ""
     """Suggested fix, if known."""
@@ -49,8 +49,8 @@ class Counterexample:
     def text(self, digits: int = 12) -> str:
         """Format place and numbers with ``digits`` digits, or more if needed to distinguish the two numbers."""
         place = ", ".join(f"{name} = {_exactly(value)}" for name, value in self.where.items()) or "any time"
-        if self.says:
-            return self.says
+        if self.message:
+            return self.message
         if self.allowed == math.inf:
             return f"no answer at {place}"
         return f"{self.quantity} at {place}: {self._numbers(digits)}"
@@ -112,7 +112,7 @@ class Check:
         found, after = self.counterexample, [f"follows from {self.follows}"] if self.follows else []
         if found is None:
             return _indented(line, [f"held to {self.tolerance}", self.note, *after])
-        if found.says or self.note:
+        if found.message or self.note:
             lines = [f"on {found.subject}", str(found), self.note, f"in {self.place}" if self.place else ""]
         else:
             lines = [f"held to {self.tolerance}", f"on {found.subject}", str(found), self.means]

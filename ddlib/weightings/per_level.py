@@ -29,10 +29,10 @@ class PerLevel(Weighting):
 
     def __init__(self, factors: Sequence[float], weighting: Weighting | None = None) -> None:
         if not isinstance(factors, Sequence) or isinstance(factors, str):
-            raise TypeError(f"factors is {factors!r}, must be a list of numbers, one per level above the words")
+            raise TypeError(f"factors is {factors!r}, must be a list of numbers, one per level above the tokens")
         rule = "in [0, 1e6]"
         self.factors = tuple(check_number(f"factors[{i}]", v, 0, 1e6, rule) for i, v in enumerate(factors))
-        require(len(self.factors) > 0, "factors is empty, must have one factor per level above the words")
+        require(len(self.factors) > 0, "factors is empty, must have one factor per level above the tokens")
         self.weighting = optional(weighting)
 
     @property
@@ -48,11 +48,11 @@ class PerLevel(Weighting):
         depth = len(process.levels) - 1
         if depth == 0:
             raise TypeError(
-                f"factors is {self.factors}, {type(process).__name__} has words alone: no level above to weigh"
+                f"factors is {self.factors}, {type(process).__name__} has tokens alone: no level above to weigh"
             )
         require(
             len(self.factors) == depth,
-            f"factors has {len(self.factors)} entries, must have {depth}: one per level above the words",
+            f"factors has {len(self.factors)} entries, must have {depth}: one per level above the tokens",
         )
         if self.weighting is not None:
             self.weighting.check(process)

@@ -72,7 +72,7 @@ def leave_one_out_probe(
     require(
         len(possible) > 1,
         f"process has {len(possible)} states that every word may have become, must have two to compare: at a mask the "
-        "cavity and the posterior are the same law",
+        "cavity and the posterior are the same distribution",
     )
     z = process.sample(x, t, generator)
     where = (rand((len(x), positions), generator, x.device) * x.shape[1]).long()

@@ -159,9 +159,9 @@ def evaluate(config: Config, trained: dict[str, Trained], data: Data) -> tuple[d
 def baselines(config: Config, data: Data) -> tuple[float, dd.Tally]:
     """Return the entropy of the validation text's words in nats, and its nats under the frequencies of training."""
     counts = data.validation.tokens.flatten().bincount(minlength=config.vocab_size).double()
-    law = counts / counts.sum()
+    shares = counts / counts.sum()
     learned = data.stream.bincount(minlength=config.vocab_size).double() + 0.5
     nats = -(learned / learned.sum()).log()[data.validation.tokens]
     tally = dd.Tally()
     tally.add(nats, num_bytes=data.validation.num_bytes)
-    return float(-torch.xlogy(law, law).sum()), tally
+    return float(-torch.xlogy(shares, shares).sum()), tally

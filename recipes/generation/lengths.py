@@ -18,7 +18,7 @@ RULES: Mapping[str, type[Length]] = {"auto": RhoEOS, "rho_eos": RhoEOS, "daedal"
 """Rules by name."""
 MOST = 1024
 """Default for the largest length, where the model knows more."""
-FILLED = ("word", "fill")
+FILLED = ("token", "fill")
 """Arguments of a rule that the model gives."""
 
 

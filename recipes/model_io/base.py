@@ -38,7 +38,7 @@ class LoadedModel:
     model: nn.Module
     denoiser: Denoiser
     """The network in the form that ``ddlib`` calls; in float32 samplers may use its two parts separately."""
-    law: str
+    token_parameterization: str
     """Meaning of its logits over tokens, "cavity" or "posterior"."""
     tokenizer: TokenizerProtocol
     special: SpecialIds
@@ -69,7 +69,7 @@ class LoadedModel:
     @cached_property
     def parameterization(self) -> Parameterization:
         """Meaning of the network's output."""
-        return meaning(self.model, self.law)
+        return meaning(self.model, self.token_parameterization)
 
     @property
     def data(self) -> Path | None:

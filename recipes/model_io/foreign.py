@@ -112,7 +112,7 @@ def open_foreign(
         process=process,
         model=denoiser,
         denoiser=denoiser,
-        law=denoiser.parameterization,
+        token_parameterization=denoiser.parameterization,
         tokenizer=(Talking if tokenizer.chat_template else Theirs)(tokenizer, size),
         special=SpecialIds(
             pad=special.pad,

@@ -133,7 +133,7 @@ def open_saved(
         process=process,
         model=model,
         denoiser=model if precision == "float32" else called(model, half=True),
-        law=recipe.loss.parameterization,
+        token_parameterization=recipe.loss.parameterization,
         tokenizer=tokenizer,
         special=special,
         length=recipe.data.length,

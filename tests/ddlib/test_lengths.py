@@ -366,7 +366,7 @@ class Doubling(Length):
     """A custom rule: a row doubles once, after the first step, by masks before its last position."""
 
     def observe(self, canvas):
-        return canvas.outlook(self.word).best
+        return canvas.outlook(self.token).best
 
     def resize(self, canvas, observed, window, k):
         return canvas.length - 1, torch.where(torch.full_like(canvas.length, k) == 0, canvas.length, 0)

@@ -362,7 +362,7 @@ def test_a_chain_of_equal_steps_counts_like_poisson(sigma, rate, dtype, kind):
 def test_gidd_follows_the_square_root_by_default():
     t = torch.tensor([0.1, 0.25, 0.5, 0.9], dtype=F64)
     now = GIDD(7, 0.3).mixture(t)
-    assert torch.allclose(7 * now.word / (now.keep + now.mask), 0.3 / 0.7 * 2 * (t * (1 - t)).sqrt(), rtol=1e-12)
+    assert torch.allclose(7 * now.token / (now.keep + now.mask), 0.3 / 0.7 * 2 * (t * (1 - t)).sqrt(), rtol=1e-12)
 
 
 def test_processes_that_mix_add_nothing_to_a_checkpoint():

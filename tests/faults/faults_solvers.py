@@ -24,7 +24,7 @@ def rates_are_those_at_which_noise_leaves(exit_rate, self, z, t, logits=None, sh
 @fault("R sums Q_t(y, z) q_t(y|p) / q_t(z|p)", Euler, within=MIXING)
 def the_score_stands_upside_down(_apart, self, logits, z, t):
     others, here = _apart(logits, z, t)
-    total = others.keep + others.word + others.mask
+    total = others.keep + others.token + others.mask
     return others._replace(keep=here, word=0 * here, mask=0 * here), total
 
 

@@ -183,4 +183,4 @@ def test_endings_of_a_text(tmp_path):
     for count in (-1, 6):
         with pytest.raises(ValueError, match=rf"prompt={count}: must lie in 0\.\.5, it counts tokens"):
             special.ended(batch, count)
-    assert [(one.word, one.fill) for one in special.endings()] == [(9, 8), (7, 8)]
+    assert [(one.token, one.fill) for one in special.endings()] == [(9, 8), (7, 8)]

@@ -43,7 +43,7 @@ class Sums(nn.Module):
 def model(process, leaves_out=True, **changes):
     network = Sums(process.num_states)
     spelling = SimpleNamespace(encode=lambda text, add_special_tokens: SimpleNamespace(ids=[int(one) for one in text]))
-    values = dict(process=process, model=network, denoiser=network, law="cavity", tokenizer=spelling)
+    values = dict(process=process, model=network, denoiser=network, token_parameterization="cavity", tokenizer=spelling)
     values |= dict(special=SpecialIds(None, None, 6), length=40, rows="free", pace=dd.paces.Together(), sha256="")
     values |= dict(name="them/theirs")
     return LoadedModel(**values | dict(leaves_out=leaves_out) | changes)

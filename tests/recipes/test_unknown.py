@@ -163,7 +163,7 @@ def test_the_table_of_an_earlier_folder_shows_that_nothing_was_counted(here, cap
 def saved(tokenizer):
     process = dd.presets.mdlm(tokenizer.get_vocab_size())
     return LoadedModel(
-        process=process, model=None, denoiser=None, law="cavity", tokenizer=tokenizer,
+        process=process, model=None, denoiser=None, token_parameterization="cavity", tokenizer=tokenizer,
         special=SpecialIds(None, None, 2),
         length=20, rows="free", pace=dd.paces.Together(), sha256="", name="mine",
     )  # fmt: skip

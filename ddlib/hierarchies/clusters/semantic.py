@@ -119,8 +119,8 @@ def semantic_clusters(
             clusters; counts out of range; bounds that no assignment meets.
 
     Example:
-        >>> words = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 3.0]])
-        >>> semantic_clusters(words, 2).tree().levels
+        >>> tokens = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 3.0]])
+        >>> semantic_clusters(tokens, 2).tree().levels
         (4, 2, 1)
     """
     counts = _check_counts(num_clusters)
@@ -186,7 +186,7 @@ def _check_embeddings(embeddings: Tensor, num_clusters: int, metric: str) -> Flo
         raise TypeError(f"embeddings has type {got}, must be a floating-point tensor of shape (V, D)")
     require(
         embeddings.ndim == 2 and embeddings.numel() > 0,
-        f"embeddings has shape {tuple(embeddings.shape)}, must be (V, D), one row per word",
+        f"embeddings has shape {tuple(embeddings.shape)}, must be (V, D), one row per token",
     )
     rows = embeddings.detach().cpu()
     rows = rows if rows.dtype == torch.float64 else rows.float()
@@ -197,7 +197,7 @@ def _check_embeddings(embeddings: Tensor, num_clusters: int, metric: str) -> Flo
     if metric == "cosine" and bool(zero.any()):
         raise ValueError(
             f"embeddings is zero in row {int(zero.nonzero()[0])} ({int(zero.sum())} such rows), must have a direction: "
-            "use metric='euclidean' or give these words embeddings"
+            "use metric='euclidean' or give these tokens embeddings"
         )
     require(
         num_clusters < len(rows),

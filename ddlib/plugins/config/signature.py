@@ -47,22 +47,22 @@ class Key:
         return self.default is not REQUIRED and isinstance(self.default, str | int | float | bool | list | tuple | None)
 
 
-def keys(group: str, kind: str, run: Any = None, asked: Mapping[str, Any] | None = None) -> dict[str, Key]:
+def keys(group: str, kind: str, run: Any = None, given: Mapping[str, Any] | None = None) -> dict[str, Key]:
     """Return the keys of a part besides ``kind``, by name.
 
     Args:
         group: group of plug-ins.
         kind: a registered name or ``package.module:object``.
         run: as in ``build``.
-        asked: given values, which determine which keys the run fills in.
+        given: given values, which determine which keys the run fills in.
     """
-    asked, found = asked or {}, {}
+    given, found = given or {}, {}
     for parameter in parameters(registry.find(group, kind)):
         name = parameter.name
-        if not fills(parameter, run, asked):
+        if not fills(parameter, run, given):
             found[name] = parameter
             continue
-        if name in asked:
+        if name in given:
             found[name] = Key(name, Literal["run"], REQUIRED, filled=name)
         options = parameters(getattr(_class(run), name))
         found |= {key.name: replace(key, filled=name) for key in options}

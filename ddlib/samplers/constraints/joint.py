@@ -87,7 +87,7 @@ class JointDraw:
                 empty = ~(scores.amax(-1) > -torch.inf)
                 require(
                     not bool(empty.any()),
-                    f"the network thinks all words impossible with which the constraint can be met at position "
+                    f"the network thinks all tokens impossible with which the constraint can be met at position "
                     f"{column}, must leave one",
                 )
                 token = draw_logits(self.sharpen(scores), self.u[rows[here], place])

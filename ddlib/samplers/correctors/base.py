@@ -44,9 +44,9 @@ class Corrector(ReversePart):
             h: (B,) lengths of the last steps, from ``t + h`` to ``t``.
         """
 
-    def end(self, run: SamplingContext, words: Tokens) -> Tokens:
+    def end(self, run: SamplingContext, tokens: Tokens) -> Tokens:
         """Return the final tokens, (B, L); unchanged by default."""
-        return words
+        return tokens
 
     def __repr__(self) -> str:
         return shown(self, Corrector)

@@ -57,8 +57,8 @@ class Gibbs(Corrector):
         number = int(_reachable(process).sum())
         if number < 2:
             raise TypeError(
-                f"{type(self).__name__} needs at least two states that every word may have become, {process!r} has "
-                f"{number}: its words are never wrong in the forward process; Remask takes them back, or Psi"
+                f"{type(self).__name__} needs at least two states that every token may have become, {process!r} has "
+                f"{number}: its tokens are never wrong in the forward process; Remask takes them back, or Psi"
             )
 
     def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:

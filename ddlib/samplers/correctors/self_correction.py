@@ -51,10 +51,10 @@ class SelfCorrection(Corrector):
         return [cls(steps=4)]
 
     def check(self, process: ForwardProcess) -> None:
-        words = torch.arange(process.vocab_size, device=process.device)[None]
-        if not bool(process.reachable_from_all_tokens(words).all()):
+        tokens = torch.arange(process.vocab_size, device=process.device)[None]
+        if not bool(process.reachable_from_all_tokens(tokens).all()):
             raise TypeError(
-                f"{type(self).__name__} needs words that every other may have become, those of {process!r} are never "
+                f"{type(self).__name__} needs tokens that every other may have become, those of {process!r} are never "
                 "wrong in the forward process, so its network has no opinion of them; Remask takes them back, or Psi"
             )
 
@@ -62,16 +62,16 @@ class SelfCorrection(Corrector):
         """Return the states unchanged."""
         return z
 
-    def end(self, run: SamplingContext, words: Tokens) -> Tokens:
-        t = torch.full((len(words),), self.time, dtype=torch.float64, device=words.device)
+    def end(self, run: SamplingContext, tokens: Tokens) -> Tokens:
+        t = torch.full((len(tokens),), self.time, dtype=torch.float64, device=tokens.device)
         active = run.free.any(1)
         best, idle = torch.full_like(t, -1.0), torch.zeros_like(active, dtype=torch.int64)
         for _ in range(self.steps):
             if not bool(active.any()):
                 break
-            u, where = rand(words.shape, run.generator, words.device), run.free & active[:, None]
-            candidate, score, is_argmax = words.clone(), torch.full_like(u, -torch.inf), torch.zeros_like(u)
-            for part in run.network.at(words, t, where):
+            u, where = rand(tokens.shape, run.generator, tokens.device), run.free & active[:, None]
+            candidate, score, is_argmax = tokens.clone(), torch.full_like(u, -torch.inf), torch.zeros_like(u)
+            for part in run.network.at(tokens, t, where):
                 logits = part.words(torch.zeros_like(part.z))[:, 0].to(torch.float64)
                 log_probs = (logits / self.temperature).log_softmax(-1)
                 drawn = draw_logits(log_probs, u[part.b, part.i])
@@ -84,6 +84,6 @@ class SelfCorrection(Corrector):
             best = best.maximum(share)
             highest, position = score.max(1, keepdim=True)
             active = active & (idle < self.patience) & (highest[:, 0] > -torch.inf)
-            corrected = words.scatter(1, position, candidate.gather(1, position))
-            words = torch.where(active[:, None], corrected, words)
-        return words
+            corrected = tokens.scatter(1, position, candidate.gather(1, position))
+            tokens = torch.where(active[:, None], corrected, tokens)
+        return tokens

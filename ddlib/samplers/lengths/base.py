@@ -101,17 +101,17 @@ class Canvas:
         context = RaggedContext(network.denoiser, lengths, self.run.process.vocab_size, network.compact)
         return replace(self, run=replace(self.run, predict=network.within(context)))
 
-    def outlook(self, word: int) -> Outlook:
+    def outlook(self, token: int) -> Outlook:
         """Evaluate the network; a step from the same states shares its call."""
         process, (z, t, _), network = self.run.process, self.state, self.run.network
         network.cache_last = True
-        is_end = self.inside & (z == word)
+        is_end = self.inside & (z == token)
         best, end = torch.ones_like(z, dtype=torch.float64), is_end.to(torch.float64)
         for part in network.at(z, t, self.masked & ~self.done[:, None]):
             logits = part.words(torch.zeros_like(part.z))
             probs = posterior_logits(process, logits, part.z[:, None], part.t)[:, 0].softmax(-1).to(torch.float64)
             best[part.b, part.i], likeliest = probs.max(-1)
-            end[part.b, part.i], is_end[part.b, part.i] = probs[:, word], likeliest == word
+            end[part.b, part.i], is_end[part.b, part.i] = probs[:, token], likeliest == token
         return Outlook(best, end, is_end)
 
 
@@ -129,11 +129,11 @@ class Length(ABC):
     step completes all rows, so ``steps`` bounds the number of changes too.
 
     Args:
-        word: the end token.
+        token: the end token.
         start: number of positions behind the prompt at the beginning.
         block: number of positions in the window that a step may fill, from the first that is a mask; the network takes
             all. It is the ``block_length`` of LLaDA, for samplers whose steps have no times. None for no window.
-        fill: token behind the end of a row; by default ``word``.
+        fill: token behind the end of a row; by default ``token``.
 
     Raises:
         TypeError, ValueError: no tokens of the process, numbers below 1; when sampling, a process without a mask or
@@ -141,17 +141,17 @@ class Length(ABC):
             elsewhere than at the beginning.
     """
 
-    def __init__(self, word: int, start: int = 64, block: int | None = None, fill: int | None = None) -> None:
-        self.word, self.start = check_count("word", word, 0), check_count("start", start)
+    def __init__(self, token: int, start: int = 64, block: int | None = None, fill: int | None = None) -> None:
+        self.token, self.start = check_count("token", token, 0), check_count("start", start)
         self.block = None if block is None else check_count("block", block)
-        self.fill = self.word if fill is None else check_count("fill", fill, 0)
+        self.fill = self.token if fill is None else check_count("fill", fill, 0)
 
     def check(self, process: ForwardProcess, sampler: Sampler) -> None:
         """Raise before sampling if the process or the sampler is not supported."""
-        for name, word in (("word", self.word), ("fill", self.fill)):
+        for name, given in (("token", self.token), ("fill", self.fill)):
             require(
-                word < process.vocab_size,
-                f"{name} of {self!r} is {word}, must be a word in [0, {process.vocab_size})",
+                given < process.vocab_size,
+                f"{name} of {self!r} is {given}, must be a token in [0, {process.vocab_size})",
             )
         if process.num_states == process.vocab_size:
             raise TypeError(f"length is {self!r}, which needs a mask state, {process!r} has none")

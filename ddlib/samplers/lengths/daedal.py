@@ -25,7 +25,7 @@ class Daedal(Length):
     all rows when the longest one stops. Any sampler fills the masks, not only that one.
 
     Args:
-        word: the end token.
+        token: the end token.
         start: number of positions behind the prompt at the beginning.
         low: probability below which a mask becomes several.
         enough: confidence in the end token that ends stage 1.
@@ -33,14 +33,14 @@ class Daedal(Length):
         step: number of masks that are appended in stage 1, and that replace one in stage 2.
         positions: number of positions in the confidence in the end token.
         block: see ``Length``.
-        fill: token behind the end of a row; by default ``word``.
+        fill: token behind the end of a row; by default ``token``.
     """
 
     def __init__(
-        self, word: int, start: int = 64, low: float = 0.1, enough: float = 0.5, expand_below: float = 0.9,
+        self, token: int, start: int = 64, low: float = 0.1, enough: float = 0.5, expand_below: float = 0.9,
         step: int = 8, positions: int = 32, block: int | None = None, fill: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(word, start, block, fill)
+        super().__init__(token, start, block, fill)
         self.low = check_number("low", low, 0, 1, "in [0, 1]")
         self.enough = check_number("enough", enough, 0, 1, "in [0, 1]")
         self.expand_below = check_number("expand_below", expand_below, 0, 1, "in [0, 1]")
@@ -48,14 +48,14 @@ class Daedal(Length):
 
     def begin(self, canvas: Canvas) -> Canvas:
         while True:
-            weak = (canvas.outlook(self.word).confidence(self.positions) < self.enough) & ~canvas.full & ~canvas.done
+            weak = (canvas.outlook(self.token).confidence(self.positions) < self.enough) & ~canvas.full & ~canvas.done
             if not bool(weak.any()):
                 break
             canvas = canvas.insert(canvas.length, torch.where(weak, self.step, 0))
-        return canvas.insert(canvas.length, torch.where(canvas.done, 0, self.positions // 2), self.word)
+        return canvas.insert(canvas.length, torch.where(canvas.done, 0, self.positions // 2), self.token)
 
     def observe(self, canvas: Canvas) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B"]]:
-        outlook = canvas.outlook(self.word)
+        outlook = canvas.outlook(self.token)
         return outlook.best, outlook.confidence(self.positions)
 
     def resize(

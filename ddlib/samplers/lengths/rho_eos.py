@@ -35,7 +35,7 @@ class RhoEOS(Length):
     while other rows of the batch have some.
 
     Args:
-        word: the end token.
+        token: the end token.
         start: number of positions behind the prompt at the beginning.
         low: density below which a row becomes longer.
         high: density above which a row becomes shorter.
@@ -45,18 +45,18 @@ class RhoEOS(Length):
         changes: number of steps after which lengths may change; later ones leave them.
         least: smallest number of positions behind the prompt.
         block: see ``Length``.
-        fill: token behind the end of a row; by default ``word``.
+        fill: token behind the end of a row; by default ``token``.
 
     Raises:
         TypeError, ValueError: as ``Length``; ``low`` above ``high``, ``least`` above ``start``, another density.
     """
 
     def __init__(
-        self, word: int, start: int = 64, low: float = 0.4, high: float = 0.6, step: int = 8,
+        self, token: int, start: int = 64, low: float = 0.4, high: float = 0.6, step: int = 8,
         density: Literal["last", "masks"] = "last", positions: int = 32, changes: int = 64, least: int = 1,
         block: int | None = None, fill: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(word, start, block, fill)
+        super().__init__(token, start, block, fill)
         self.low = check_number("low", low, 0, 1, "in [0, 1]")
         self.high = check_number("high", high, 0, 1, "in [0, 1]")
         require(self.low <= self.high, f"low is {low} and high is {high}, must be at most high")
@@ -70,7 +70,7 @@ class RhoEOS(Length):
         require(self.least <= self.start, f"least is {least} and start is {start}, must be at most start")
 
     def observe(self, canvas: Canvas) -> Float64[Tensor, "B"]:
-        outlook, masked = canvas.outlook(self.word), canvas.masked
+        outlook, masked = canvas.outlook(self.token), canvas.masked
         if self.density == "last":
             return outlook.confidence(self.positions)
         return (outlook.is_end & masked).sum(1) / masked.sum(1).clamp_min(1).to(torch.float64)

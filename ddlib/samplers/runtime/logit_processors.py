@@ -80,7 +80,7 @@ class LogitProcessors:
             empty = ~left.amax(-1).isfinite()
             require(
                 not bool(empty.any()),
-                f"forbidden words are all that the network thinks possible at position {i[empty][:1].tolist()}, "
+                f"forbidden tokens are all that the network thinks possible at position {i[empty][:1].tolist()}, "
                 "must leave another",
             )
         return left
@@ -104,10 +104,12 @@ def _forbidden(process: ForwardProcess, tokens: Sequence[int]) -> Bool[Tensor, "
     excluded = torch.zeros(process.vocab_size, dtype=torch.bool)
     for token in tokens:
         if isinstance(token, bool) or not isinstance(token, int):
-            raise TypeError(f"forbidden holds {token!r}, must be numbers of words")
-        require(0 <= token < process.vocab_size, f"forbidden holds {token}, must be words in [0, {process.vocab_size})")
+            raise TypeError(f"forbidden holds {token!r}, must be numbers of tokens")
+        require(
+            0 <= token < process.vocab_size, f"forbidden holds {token}, must be tokens in [0, {process.vocab_size})"
+        )
         excluded[token] = True
-    require(not bool(excluded.all()), "forbidden holds all words, must leave some")
+    require(not bool(excluded.all()), "forbidden holds all tokens, must leave some")
     hierarchy = process.hierarchy
     if hierarchy is None:
         return excluded
@@ -120,8 +122,8 @@ def _forbidden(process: ForwardProcess, tokens: Sequence[int]) -> Bool[Tensor, "
         empty = (left == 0).nonzero()[:, 0].tolist()
         require(
             not empty,
-            f"forbidden holds all words of cluster {empty[:5]} of level {level}, must leave one in each: "
-            "a token in it could become no word",
+            f"forbidden holds all tokens of cluster {empty[:5]} of level {level}, must leave one in each: "
+            "a token in it could become no token",
         )
     return excluded
 

@@ -87,7 +87,7 @@ class Head(FullOutput):
             tree = cast(ChildDenoiser, denoiser)
             layout.check(tree.tree or ())
             self.weight, self.bias, rows = tree.siblings()
-            self.layout = layout = Children(layout.tree, layout.law, rows)
+            self.layout = layout = Children(layout.tree, layout.parameterization, rows)
             size, rule = max(len(self.weight), layout.num_rows), "(rows, D), one for each state"
         else:
             self.weight, self.bias = denoiser.words()

@@ -153,8 +153,8 @@ def _apply_constrained(
 
     def log_probs(rows: Int64[Tensor, "n"], columns: Int64[Tensor, "n"]) -> Float[Tensor, "n V"]:
         some = part.take(number[rows, columns])
-        words = some.words(torch.zeros_like(some.z), force)[:, 0]
-        return level_process(run).descendant_logits(words, some.z, 1, 0, force)
+        tokens = some.words(torch.zeros_like(some.z), force)[:, 0]
+        return level_process(run).descendant_logits(tokens, some.z, 1, 0, force)
 
     result = JointDraw(run.constraint, texts, number >= 0, log_probs, run.sharpen, uniforms).tokens()[:, here]
     if chance is not None:
@@ -198,10 +198,10 @@ def _descents(
     elif target == 0 and run.network.can_restrict_columns(level, force):
         logits, members = predictions.under()
     else:
-        z, words = predictions.z, predictions.words(torch.full_like(predictions.z, target), force)[:, 0]
+        z, tokens = predictions.z, predictions.words(torch.full_like(predictions.z, target), force)[:, 0]
         whole = torch.arange(run.process.levels[target], device=z.device).expand(len(z), -1)
         descend = level_process(run).descendant_logits
-        return whole, lambda part: descend(words[part], z[part], level, target, force)
+        return whole, lambda part: descend(tokens[part], z[part], level, target, force)
     check_finite(logits)
     return members, logits.__getitem__
 

@@ -27,19 +27,19 @@ def _unknown(part: Part) -> str:
 def _values(part: Part, point: Point) -> Iterator[Comparison]:
     again = rebuilt(part, json.loads(json.dumps(written(part))))
     found = apart(part, again)
-    says = f"{found} is not what the constructor makes of the same arguments"
+    message = f"{found} is not what the constructor makes of the same arguments"
     hint = "the constructor must decide all that the object is; a constant must follow from its arguments alone"
-    yield stated("the part made again from dd.values", not found, says, hint)
+    yield stated("the part made again from dd.values", not found, message, hint)
 
 
 def _state(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     learned = {name for name, _ in process.named_parameters()}
     held = [name for name in process.state_dict() if name not in learned and not name.endswith("_extra_state")]
-    says = f"{', '.join(held)}: in state_dict(), must follow from the constructor's arguments"
+    message = f"{', '.join(held)}: in state_dict(), must follow from the constructor's arguments"
     hint = (
         "write self.name = tensor in a ddlib.utils.precision.Float64Module, no buffer; a parameter where it is learned"
     )
-    yield stated("tensors in the state that are not learned", not held, says, hint)
+    yield stated("tensors in the state that are not learned", not held, message, hint)
     other = copy.deepcopy(process)
     other.load_state_dict(process.state_dict())
     found = apart(process, other)
@@ -55,11 +55,11 @@ def _average(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         average.update_parameters(network)
     mean = cast(ForwardProcess, average.module.process)
     found = [name for name, value in process.named_buffers() if not torch.equal(value, mean.get_buffer(name))]
-    says = f"{', '.join(found)}: changed by torch.optim.swa_utils.AveragedModel(network, use_buffers=True)"
+    message = f"{', '.join(found)}: changed by torch.optim.swa_utils.AveragedModel(network, use_buffers=True)"
     hint = (
         "write self.name = tensor in a ddlib.utils.precision.Float64Module, no register_buffer: no average changes it"
     )
-    yield stated("constants that an average of weights changes", not found, says, hint)
+    yield stated("constants that an average of weights changes", not found, message, hint)
     if not list(process.parameters()):
         t = float(point["t"])
         yield Comparison(
@@ -76,7 +76,7 @@ CLAIMS = (
     *PART_CLAIMS,
     Claim("arguments", "state", "the state holds learned numbers only, and loads", "exactly", _state),
     Claim("arguments", "averages", "an average of weights leaves the process as it is", "exactly", _average,
-          ({"t": 0.6},), rests_on=("state", "rates", "laws")),
+          ({"t": 0.6},), rests_on=("state", "rates", "distributions")),
 )  # fmt: skip
 
 SIZE_CLAIMS = tuple(replace(claim, topic="as given", name=f"{claim.name} as given") for claim in CLAIMS[:2])

@@ -58,13 +58,13 @@ def _compare(quantity: str, got: Tensor, expected: Tensor, alpha: Tensor, roundi
 
 def _ends(schedule: Schedule, point: Point) -> Iterator[Comparison]:
     grid = torch.linspace(0, 1, 257, dtype=torch.float64)
-    inside, says = schedule.alpha(grid), "alpha({t:.6g}) = {got:.6g}: must lie in [0, 1]"
-    yield Comparison("alpha(t)", (), inside, inside.clamp(0, 1), 1e-12, {"t": grid}, says)
+    inside, message = schedule.alpha(grid), "alpha({t:.6g}) = {got:.6g}: must lie in [0, 1]"
+    yield Comparison("alpha(t)", (), inside, inside.clamp(0, 1), 1e-12, {"t": grid}, message)
     alpha = schedule.alpha(_ENDS)
     if schedule.exact_ends:
         yield Comparison("alpha(t)", (), alpha, 1 - _ENDS, 1e-9, {"t": _ENDS})
     else:
-        yield Comparison("alpha(t)", (), alpha, alpha.clamp(0, 1), 0.0, {"t": _ENDS}, says)
+        yield Comparison("alpha(t)", (), alpha, alpha.clamp(0, 1), 0.0, {"t": _ENDS}, message)
 
 
 def _limits(schedule: Schedule, point: Point) -> Iterator[Comparison]:
@@ -78,8 +78,8 @@ def _limits(schedule: Schedule, point: Point) -> Iterator[Comparison]:
 def _decreasing(schedule: Schedule, point: Point) -> Iterator[Comparison]:
     grid = torch.linspace(0, 1, 1025, dtype=torch.float64)
     falls = schedule.falls(grid).double()
-    says = "alpha(t) does not fall after t = {t:.6g}: must decrease strictly"
-    yield Comparison("alpha(t + 1/1024) < alpha(t)", (), falls, torch.ones_like(falls), 0.0, {"t": grid[:-1]}, says)
+    message = "alpha(t) does not fall after t = {t:.6g}: must decrease strictly"
+    yield Comparison("alpha(t + 1/1024) < alpha(t)", (), falls, torch.ones_like(falls), 0.0, {"t": grid[:-1]}, message)
 
 
 def _derivative(schedule: Schedule, point: Point) -> Iterator[Comparison]:

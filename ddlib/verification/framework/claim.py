@@ -27,7 +27,7 @@ class Comparison(NamedTuple):
     """Largest difference that rounding, quadrature or chance can explain."""
     labels: Mapping[str, Tensor] = {}
     """For tensors over a list of cases: labels of each case, indexed by the first index."""
-    says: str = ""
+    message: str = ""
     """Message printed for the largest difference, instead of the numbers; a format string with ``{got}``,
     ``{expected}`` and the names of the point."""
     hint: str = ""
@@ -38,16 +38,18 @@ FLOAT64 = "compute functions of time in float64, t.to(torch.float64), from const
 """Advice on rounding errors of float32."""
 
 
-def stated(quantity: str, holds: bool, says: str, hint: str = "") -> Comparison:
-    """Return a comparison that fails with the message ``says`` unless ``holds``."""
-    says, hint = (text.replace("{", "{{").replace("}", "}}") for text in (says, hint))
-    return Comparison(quantity, (), torch.tensor(float(holds)), torch.tensor(1.0), 0.0, says=says, hint=hint)
+def stated(quantity: str, holds: bool, message: str, hint: str = "") -> Comparison:
+    """Return a comparison that fails with the message ``message`` unless ``holds``."""
+    message, hint = (text.replace("{", "{{").replace("}", "}}") for text in (message, hint))
+    return Comparison(quantity, (), torch.tensor(float(holds)), torch.tensor(1.0), 0.0, message=message, hint=hint)
 
 
 def of_dtype(quantity: str, answer: Tensor, dtype: torch.dtype) -> Comparison:
     """Return a comparison that checks the dtype of a result."""
-    says = f"{quantity} is {answer.dtype}, must be {dtype}"
-    return stated(f"dtype of {quantity}", answer.dtype == dtype, says, f"compute in float64 and end with .to({dtype})")
+    message = f"{quantity} is {answer.dtype}, must be {dtype}"
+    return stated(
+        f"dtype of {quantity}", answer.dtype == dtype, message, f"compute in float64 and end with .to({dtype})"
+    )
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Claim:
             if outcome.worst > worst:
                 worst, worst_at = outcome.worst, outcome.worst_at
         if compared == 0:
-            return replace(check, note="none of the points asked has a case")
+            return replace(check, note="none of the given points has a case")
         return replace(check, ok=True, compared=compared, worst=worst, worst_at=worst_at)
 
     def _reason(self, subject: Any) -> str:
@@ -124,7 +126,7 @@ def _compare(ask: Callable[[Any, Point], Iterable[Comparison]], subject: Any, po
                 place = _place(point, comparison, _index(int(share.argmax()), share.shape))
                 worst_at = " at " + ", ".join(f"{k} = {v:.6g}" for k, v in place.items()) if place else ""
     except _ShapeError as error:
-        return _unanswered(subject, point, compared, str(error), says=str(error))
+        return _unanswered(subject, point, compared, str(error), message=str(error))
     except Exception as error:  # any exception counts as a failure
         line, advice = blamed(error, subject)
         return _unanswered(subject, point, compared, f"raised {type(error).__name__}: {error}", line, hint=advice)
@@ -132,10 +134,10 @@ def _compare(ask: Callable[[Any, Point], Iterable[Comparison]], subject: Any, po
 
 
 def _unanswered(
-    subject: Any, point: Point, compared: int, error: str, place: Place | None = None, **words: str
+    subject: Any, point: Point, compared: int, error: str, place: Place | None = None, **texts: str
 ) -> _Outcome:
     nan, infinity = float("nan"), float("inf")
-    found = Counterexample(repr(subject), dict(point), "an answer", nan, nan, infinity, **words)
+    found = Counterexample(repr(subject), dict(point), "an answer", nan, nan, infinity, **texts)
     return _Outcome(infinity, "", compared, found, error, place)
 
 
@@ -150,7 +152,7 @@ def _shares(comparison: Comparison) -> tuple[Tensor, tuple[int, ...] | None]:
     share = torch.where(error == 0, 0.0, error / allowed).nan_to_num(torch.inf, posinf=torch.inf)
     if not bool(fails.any()):
         return share, None
-    first = int(share.argmax()) if comparison.says else int(fails.flatten().nonzero()[0])
+    first = int(share.argmax()) if comparison.message else int(fails.flatten().nonzero()[0])
     return share, _index(first, share.shape)
 
 
@@ -169,9 +171,11 @@ def _counterexample(subject: Any, point: Point, comparison: Comparison, index: t
     allowed = torch.as_tensor(comparison.allowed, dtype=torch.float64).expand(comparison.got.shape)
     place = _place(point, comparison, index)
     expected, got = float(comparison.expected[index]), float(comparison.got[index])
-    says, hint = (text.format(**place, expected=expected, got=got) for text in (comparison.says, comparison.hint))
+    message, hint = (text.format(**place, expected=expected, got=got) for text in (comparison.message, comparison.hint))
     hint = hint or _precision(comparison, expected, got)
-    return Counterexample(repr(subject), place, comparison.quantity, expected, got, float(allowed[index]), says, hint)
+    return Counterexample(
+        repr(subject), place, comparison.quantity, expected, got, float(allowed[index]), message, hint
+    )
 
 
 def _precision(comparison: Comparison, expected: float, got: float) -> str:

@@ -15,7 +15,7 @@ FALSE_ALARM = 1e-6
 """Probability that a check of draws rejects a correct object; draws are seeded, so results are reproducible."""
 
 
-def words(process: ForwardProcess) -> Tensor:
+def tokens(process: ForwardProcess) -> Tensor:
     """Return all tokens, (1, V)."""
     return torch.arange(process.vocab_size)[None]
 
@@ -27,7 +27,7 @@ def at(t: float, rows: int = 1) -> Tensor:
 
 def marginals(process: ForwardProcess, t: float) -> Tensor:
     """Return q_t(z|x) for every token and state, (V, S)."""
-    return process.marginal(words(process), at(t))[0]
+    return process.marginal(tokens(process), at(t))[0]
 
 
 def logits(process: ForwardProcess, seed: float, rows: int = 1, scale: float = 2.0) -> Tensor:
@@ -82,7 +82,7 @@ def no_closed_form(process: ForwardProcess) -> str:
 def remembers(process: ForwardProcess) -> str:
     """Return the reason why z_1 may depend on the token; empty if it must not."""
     if not process.exact_ends:
-        return "the clock does not reach 0; prior_kl is part of the bound"
+        return "the schedule does not reach 0; prior_kl is part of the bound"
     rates = [process.rate_matrix(k / 17) for k in range(1, 17)]  # an edge may act part of the time only
     q = torch.stack([each / each.abs().max().clamp_min(1e-300) for each in rates]).sum(0)
     classes = process.num_states - int(torch.linalg.matrix_rank(q))

@@ -22,7 +22,7 @@ from ddlib.verification.framework.inputs import (
     product,
     scored,
     some_words,
-    words,
+    tokens,
 )
 from ddlib.verification.framework.reference import logistic
 
@@ -57,7 +57,7 @@ def _weights(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         for seed in (0, point["distribution"])
     ]
     (flat, _), (weight, divergence) = parts
-    yield per_pair("weight for another law", x, z, weight, flat, 0.0)
+    yield per_pair("weight for another distribution", x, z, weight, flat, 0.0)
     yield per_pair("weight >= 0", x, z, weight, weight.clamp_min(0), 0.0)
     yield per_pair("divergence >= 0", x, z, divergence, divergence.clamp_min(0), 0.0)
 
@@ -67,7 +67,7 @@ def _positive(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     truth = torch.nn.functional.one_hot(x, process.vocab_size).to(torch.float64)
     for method in ("auto", "generic"):
         for name, scores in (
-            ("a drawn law", logits(process, point["distribution"])),
+            ("a drawn distribution", logits(process, point["distribution"])),
             ("the truth", truth.log().clamp_min(-600)),
         ):
             value = nelbo(process, scores.expand(*x.shape, -1), x, z, t, method)
@@ -160,7 +160,7 @@ def entropy(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         x, z, t = pairs(process, a, point["words"])
         scores = cavity_logits(process, denoiser(z, t), z, t, kind)
         left = (truth[x] * process.likelihood(z, x, t) * reconstruction(process, scores, x, z, t)).sum()
-        right = truth @ process.prior_kl(words(process), at(b))[0]
+        right = truth @ process.prior_kl(tokens(process), at(b))[0]
         # the prior is that of uniform tokens, not of the data: at b this adds the KL between the two
         noisy = marginals(process, b)
         mismatch = torch.xlogy(truth @ noisy, (truth @ noisy) / noisy.mean(0).clamp_min(1e-300)).sum()

@@ -36,9 +36,9 @@ def _stationary(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         target, arguments = exact.expand(1, len(x), -1), (x[None], z_t[None], at(t), z_s[None], at(s))
         loss = consistency_loss(process, given[z_t][None], target, *arguments, reduction="none")
         (gradient,) = torch.autograd.grad((loss[0] * probs).sum(), given)
-    says = "at the exact network the loss has the slope {got:.3g} in the logit of token {x}, must be 0"
+    message = "at the exact network the loss has the slope {got:.3g} in the logit of token {x}, must be 0"
     yield Comparison(
-        "gradient of the consistency loss", ("z_t", "x"), gradient, torch.zeros_like(gradient), 1e-8, says=says
+        "gradient of the consistency loss", ("z_t", "x"), gradient, torch.zeros_like(gradient), 1e-8, message=message
     )
 
 

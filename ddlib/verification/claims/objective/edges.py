@@ -95,11 +95,11 @@ CLAIMS = (
     Claim("objective", "edges", "losses on all edges have the bound's mean, for predictions that do not depend on z",
           "1e-9 of the turnover", _mean, ({"t": 0.5, "distribution": 1}, {"t": 1e-4, "distribution": 2}),
           ({"t": 0.99, "distribution": 3}, {"t": 1e-8, "distribution": 4}), _no_edges, ("closed = generic",)),
-    Claim("objective", "way to the word", "at full weight they are -log p(x|z) of the token, an upper bound",
+    Claim("objective", "way to the token", "at full weight they are -log p(x|z) of the token, an upper bound",
           "1e-9 of the turnover", _way, ({"t": 0.5, "distribution": 1},),
           ({"t": 1e-4, "distribution": 2}, {"t": 0.99, "distribution": 3}),
           _no_edges, ("closed = generic",)),
     Claim("objective", "fused edges", "from hidden states they are the same, with their gradients",
           "1e-10 of the weight", _fused, ({"t": 0.4, "distribution": 1},), ({"t": 0.05, "distribution": 2},), _no_edges,
-          ("edges", "way to the word")),
+          ("edges", "way to the token")),
 )  # fmt: skip

@@ -63,8 +63,8 @@ def _slopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
             for name in answers:
                 differences[name].append((ends[0][name] - ends[1][name]) / (2 * _STEP))
         moved = any(float(one.abs()) > 0 for found in differences.values() for one in found)
-        says = f"parameter {which} of the process is learned, and nothing depends on it"
-        yield stated("what is learned decides something", moved or parameter.numel() == 1, says)
+        message = f"parameter {which} of the process is learned, and nothing depends on it"
+        yield stated("what is learned decides something", moved or parameter.numel() == 1, message)
         for name, found in differences.items():
             slope = slopes[name][which]
             got = torch.zeros(len(found), dtype=torch.float64) if slope is None else slope.flatten()[: len(found)]
@@ -78,5 +78,5 @@ CLAIMS = (
           "gradients by learned speeds are slopes of probabilities, rates and the bound's integrand",
           "1e-6 of central differences", _slopes, ({"t": 0.5, "distribution": 1}, {"t": 0.02, "distribution": 2}),
           ({"t": 0.9, "distribution": 3}, {"t": 1e-4, "distribution": 4}, {"t": 0.999, "distribution": 5}),
-          rests_on=("rates", "laws", "marginals", "reverse rate", "closed = generic")),
+          rests_on=("rates", "distributions", "marginals", "reverse rate", "closed = generic")),
 )  # fmt: skip

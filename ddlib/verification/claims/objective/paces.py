@@ -47,14 +47,14 @@ def _path(pace: Pace, point: Point) -> Iterator[Comparison]:
     for length in _served(pace):
         t, where = _along(pace, _GRID, length), ("u", "position")
         labels = {"u": _GRID}
-        says = (
+        message = (
             f"of a text of {length} position(s) the time {{got:.6g}} of position {{position}} must be {{expected:.6g}}"
         )
-        yield Comparison("times lie in [0, 1]", where, t, t.clamp(0, 1), 0.0, labels, f"{says}: times lie in [0, 1]")
+        yield Comparison("times lie in [0, 1]", where, t, t.clamp(0, 1), 0.0, labels, f"{message}: times lie in [0, 1]")
         ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
         reached = t[[0, -1]]
         want = ends[:, None].expand_as(reached)
-        yield Comparison("times at the ends", where, reached, want, 1e-12, {"u": ends}, f"{says} at u = {{u:g}}")
+        yield Comparison("times at the ends", where, reached, want, 1e-12, {"u": ends}, f"{message} at u = {{u:g}}")
         rising = t.diff(dim=0)
         falls = f"of a text of {length} position(s) the time of position {{position}} falls after u = {{u:.6g}}"
         yield Comparison("times rise", where, rising, rising.clamp_min(0), 1e-12, {"u": _GRID[:-1]}, falls)
@@ -69,13 +69,15 @@ def _measure(pace: Pace, point: Point) -> Iterator[Comparison]:
         slope = (_along(pace, u + _STEP, length) - _along(pace, u - _STEP, length)) / (2 * _STEP)
         speed = _along(pace, u, length, True)
         allowed = 1e-6 * parts * (1 + slope.abs())
-        says = f"{subject} {{position}} has the speed {{got:.6g}} at u = {{u:.6g}}, its time rises at {{expected:.6g}}"
-        yield Comparison("speeds", ("u", "position"), speed, slope, allowed, {"u": u}, says)
+        message = (
+            f"{subject} {{position}} has the speed {{got:.6g}} at u = {{u:.6g}}, its time rises at {{expected:.6g}}"
+        )
+        yield Comparison("speeds", ("u", "position"), speed, slope, allowed, {"u": u}, message)
         u = (torch.arange(_MANY * parts, dtype=torch.float64) + 0.5) / (_MANY * parts)
         every = _along(pace, u, length, True)
         total, turns = every.mean(0), 8 * every.amax(0).nan_to_num(0, 0, 0) / len(u)
-        says = f"{subject} the measure of position {{position}} integrates to {{got:.6g}}, not to one"
-        yield Comparison("measure", ("position",), total, torch.ones_like(total), 1e-6 + turns, says=says)
+        message = f"{subject} the measure of position {{position}} integrates to {{got:.6g}}, not to one"
+        yield Comparison("measure", ("position",), total, torch.ones_like(total), 1e-6 + turns, message=message)
 
 
 def _apart(pace: Pace, point: Point) -> Iterator[Comparison]:
@@ -94,11 +96,11 @@ def _blocks(pace: Pace, point: Point) -> Iterator[Comparison]:
         block = torch.arange(length) // size
         turn = torch.arange(parts - 1, -1, -1)[:, None]
         want = torch.where(block < turn, 0.0, torch.where(block > turn, 1.0, 0.375)).double()
-        says = (
+        message = (
             f"of a text of {length} the time of position {{position}} is {{got:.6g}}, block by block {{expected:.6g}}"
         )
         got = _along(pace, u, length)
-        yield Comparison("times of blocks", ("u", "position"), got, want, 1e-12, {"u": u}, says)
+        yield Comparison("times of blocks", ("u", "position"), got, want, 1e-12, {"u": u}, message)
 
 
 def _draws(pace: Pace, point: Point) -> Iterator[Comparison]:
@@ -109,20 +111,20 @@ def _draws(pace: Pace, point: Point) -> Iterator[Comparison]:
         t, measure = (unsqueeze_times(v).expand(-1, length).double() for v in (drawn.t, drawn.measure))
         third = (3 * t).floor().clamp(0, 2)
         got = torch.stack([(measure * (third == k)).mean(0) for k in range(3)])
-        says = (
+        message = (
             f"of a text of {length} position(s) the draws of position {{position}} in a third of its time count "
             "{got:.4g}, not a third"
         )
         allowed = 12 / 1800 if not pace.random else 0.1
         yield Comparison(
-            "measure of draws", ("third", "position"), got, torch.full_like(got, 1 / 3), allowed, says=says
+            "measure of draws", ("third", "position"), got, torch.full_like(got, 1 / 3), allowed, message=message
         )
 
 
-def _joint(words: int, length: int) -> Tensor:
+def _joint(tokens: int, length: int) -> Tensor:
     """Return a joint distribution in which all tokens depend on each other."""
-    noise = torch.randn(words**length, dtype=torch.float64, generator=torch.Generator().manual_seed(length))
-    return noise.softmax(0).view([words] * length)
+    noise = torch.randn(tokens**length, dtype=torch.float64, generator=torch.Generator().manual_seed(length))
+    return noise.softmax(0).view([tokens] * length)
 
 
 def bound_along(pace: Pace, process: ForwardProcess, joint: Tensor, chance: Tensor) -> Tensor:
@@ -139,8 +141,8 @@ def _entropy(pace: Pace, point: Point) -> Iterator[Comparison]:
             chance = _chance(1, length) * pace.random
             got = bound_along(pace, process, joint, chance)
             entropy = -torch.xlogy(joint, joint).sum()
-            says = f"the bound of {length} token(s), {name}, is {{got:.6g}} nats, their entropy {{expected:.6g}}"
-            yield Comparison("bound of the best denoiser", (), got, entropy, 1e-4, says=says)
+            message = f"the bound of {length} token(s), {name}, is {{got:.6g}} nats, their entropy {{expected:.6g}}"
+            yield Comparison("bound of the best denoiser", (), got, entropy, 1e-4, message=message)
 
 
 def _no_blocks(pace: Pace) -> str:

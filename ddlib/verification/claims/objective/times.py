@@ -56,16 +56,16 @@ def _ends(density: TimeDensity, point: Point) -> Iterator[Comparison]:
     ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
     yield Comparison("cumulative(t)", (), density.cumulative(ends), ends, 1e-12, {"t": ends})
     rising = density.cumulative(_GRID).diff()
-    says = "cumulative falls after t = {t:.6g}: must rise"
-    yield Comparison("cumulative rises", (), rising, rising.clamp_min(0), 0.0, {"t": _GRID[:-1]}, says)
+    message = "cumulative falls after t = {t:.6g}: must rise"
+    yield Comparison("cumulative rises", (), rising, rising.clamp_min(0), 0.0, {"t": _GRID[:-1]}, message)
     yield of_dtype("cumulative(t)", density.cumulative(ends), torch.float64)
 
 
 def _positive(density: TimeDensity, point: Point) -> Iterator[Comparison]:
     g = density.density(_GRID)
     good = (g.isfinite() & (g > 0)).double()
-    says = "density({t:.6g}) must be positive and finite: what is never drawn would be missing in the bound"
-    yield Comparison("density is positive", (), good, torch.ones_like(g), 0.0, {"t": _GRID}, says)
+    message = "density({t:.6g}) must be positive and finite: what is never drawn would be missing in the bound"
+    yield Comparison("density is positive", (), good, torch.ones_like(g), 0.0, {"t": _GRID}, message)
     yield of_dtype("density(t)", g, torch.float64)
 
 

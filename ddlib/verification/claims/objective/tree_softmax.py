@@ -76,7 +76,7 @@ def _tight(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     value, *_, change = integrated(process, point, _constant(best), "cavity")
     for name, tree in trees(process).items():
         found, *_ = integrated(process, point, _constant(child_logits(tree, best)), Children(tree))
-        quantity = f"bound of each word from the child logits of a law, with {name} clusters"
+        quantity = f"bound of each token from the child logits of a distribution, with {name} clusters"
         yield Comparison(quantity, ("x",), found, value, 1e-8 * (1 + value) + change)
 
 

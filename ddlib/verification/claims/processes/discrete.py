@@ -32,7 +32,7 @@ def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         total.index_add_(0, x[0], (process.likelihood(z, x, t) * cost)[0])
     truth = scores[0, 0].exp()
     lost = removed(process, 0.0, truth) - removed(process, 1.0, truth)
-    yield Comparison(f"bound of a word in {steps} steps", ("x",), total, lost, 1e-9 * (1 + lost))
+    yield Comparison(f"bound of a token in {steps} steps", ("x",), total, lost, 1e-9 * (1 + lost))
 
 
 def _limit(process: ForwardProcess, point: Point) -> Iterator[Comparison]:

@@ -21,7 +21,7 @@ from ddlib.verification.framework.inputs import (
     logits,
     marginals,
     remembers,
-    words,
+    tokens,
 )
 from ddlib.verification.framework.reference import exact_cavity, exact_posterior, sequences
 
@@ -32,7 +32,7 @@ _NUMBERS = 2_000_000
 def _forward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     t, n = float(point["t"]), draws(process)
     generator = torch.Generator().manual_seed(7)
-    z = process.sample(words(process).expand(n, -1).contiguous(), at(t, n), generator)
+    z = process.sample(tokens(process).expand(n, -1).contiguous(), at(t, n), generator)
     yield drawn("draws of z_t", ("x", "z"), z, marginals(process, t))
 
 
@@ -76,7 +76,7 @@ def _generation(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         generator = torch.Generator().manual_seed(11)
         denoiser = oracle(process, truth)
         tokens = sample(process, denoiser, (n, 1), steps=3, parameterization=kind, generator=generator)
-        yield drawn(f"words generated from {kind} logits", ("position", "x"), tokens, truth[None])
+        yield drawn(f"tokens generated from {kind} logits", ("position", "x"), tokens, truth[None])
 
 
 def _path(process: LevelProcess, point: Point) -> Iterator[Comparison]:
@@ -102,7 +102,7 @@ def _no_path(process: ForwardProcess) -> str:
 def _keyed(process: ForwardProcess, point: Point, quantity: str = "z_t", **levels: str) -> Iterator[Comparison]:
     """Check that the noise of an example does not depend on the rest of its batch."""
     t = float(point["t"])
-    x = words(process).repeat(4, 8)[:, :8].contiguous()
+    x = tokens(process).repeat(4, 8)[:, :8].contiguous()
     yield from in_any_batch(quantity, lambda index, noise: process.sample(x[index], at(t, len(index)), noise, **levels))
 
 
@@ -147,7 +147,7 @@ CLAIMS = (
           ({"t": 0.5}, {"t": 0.05}), ({"t": 0.9}, {"t": 0.0}, {"t": 1.0}, {"t": 0.3}),
           rests_on=("marginals",)),
     Claim("draws", "advance", "states go forwards by q_{t|s}", "binomial bounds, false alarm 1e-6", _onward,
-          ({"s": 0.2, "t": 0.6},), ({"s": 0.0, "t": 1.0}, {"s": 0.5, "t": 0.501}), rests_on=("laws",)),
+          ({"s": 0.2, "t": 0.6},), ({"s": 0.0, "t": 1.0}, {"s": 0.5, "t": 0.501}), rests_on=("distributions",)),
     Claim("draws", "sample_prior", "z_1 follows the prior", "binomial bounds, false alarm 1e-6", _prior,
           rests_on=("prior", "sample")),
     Claim("draws", "jump and land", "z_s follows p(z_s|z_t)", "binomial bounds, false alarm 1e-6", _backward,

@@ -10,7 +10,7 @@ from ddlib.objective.nelbo import nelbo
 from ddlib.processes import ForwardProcess
 from ddlib.verification.claims.objective.bound import turnover
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype, stated
-from ddlib.verification.framework.inputs import distribution, per_pair, scored, words
+from ddlib.verification.framework.inputs import distribution, per_pair, scored, tokens
 
 
 def _single(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -23,7 +23,7 @@ def _single(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     allowed = 1e-5 * turnover(process, x, z, t, scores.double().softmax(-1)) + 1e-4 * exact
     yield per_pair("float32 bound", x, z, got, exact, allowed)
     time = torch.tensor([point["t"]], dtype=torch.float32)
-    single, double = (process.marginal(words(process), v)[0] for v in (time, time.double()))
+    single, double = (process.marginal(tokens(process), v)[0] for v in (time, time.double()))
     yield of_dtype("marginal at a float32 time", single, torch.float32)
     yield Comparison("q_t(z|x) at a float32 time", ("x", "z"), single, double, 1e-6 * double.abs() + 1e-37)
 
@@ -41,7 +41,7 @@ def _half(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _dtypes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    x = words(process)
+    x = tokens(process)
     for dtype in (torch.float32, torch.float64):
         t = torch.tensor([point["t"]], dtype=dtype)
         p = distribution(process, 0, process.vocab_size).to(dtype)
@@ -66,9 +66,9 @@ def _moves(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     yield Comparison("Q_t after .to(bfloat16)", ("from", "to"), moved.rate_matrix(t), process.rate_matrix(t), 0.0)
     away = copy.deepcopy(process).to("meta")
     left = sorted({name for module in away.modules() for name in _left_behind(module)})
-    says = f"{', '.join(left)}: left behind by .to(device), must move with the process"
+    message = f"{', '.join(left)}: left behind by .to(device), must move with the process"
     hint = "a tensor moves as an attribute of a ddlib.utils.precision.Float64Module, which every process is"
-    yield stated("tensors left behind by .to(device)", not left, says, hint)
+    yield stated("tensors left behind by .to(device)", not left, message, hint)
 
 
 def _left_behind(module: nn.Module) -> Iterator[str]:
@@ -85,11 +85,11 @@ CLAIMS = (
     Claim("numerics", "float32", "float32 follows float64", "1e-5 of the turnover", _single,
           ({"t": 0.5, "distribution": 1}, {"t": 1e-3, "distribution": 2}),
           ({"t": 1 - 1e-3, "distribution": 3}, {"t": 0.03, "distribution": 0}),
-          rests_on=("rates", "laws", "elementwise", "dtypes and shapes")),
+          rests_on=("rates", "distributions", "elementwise", "dtypes and shapes")),
     Claim("numerics", "half precision", "half-precision logits are computed in float32 and left alone", "exactly",
           _half, ({"t": 0.5, "distribution": 1},), rests_on=("closed = generic", "float32")),
     Claim("numerics", "dtypes and shapes", "answers have the dtype of the arguments and one entry per state", "exactly",
           _dtypes, ({"t": 0.5},), rests_on=("answers",)),
     Claim("numerics", "moves", ".to moves every tensor and changes no number", "exactly", _moves,
-          ({"s": 0.2, "t": 0.6},), rests_on=("rates", "laws")),
+          ({"s": 0.2, "t": 0.6},), rests_on=("rates", "distributions")),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from ddlib.objective.training import training_loss
 from ddlib.parameterization.logits import cavity_logits
 from ddlib.processes import ForwardProcess
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import at, drawn, draws, in_any_batch, logits, marginals, words
+from ddlib.verification.framework.inputs import at, drawn, draws, in_any_batch, logits, marginals, tokens
 
 
 def _values(process: ForwardProcess, x: Tensor, z: Tensor, scores: Tensor, s: Tensor, t: Tensor) -> dict[str, Tensor]:
@@ -58,7 +58,7 @@ def _drawn(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     def at_times(times: tuple[float, float], count: int) -> Tensor:
         return torch.tensor(times, dtype=torch.float64).repeat_interleave(count).expand(n, -1)
 
-    twice = words(process).repeat(1, 2).expand(n, -1)
+    twice = tokens(process).repeat(1, 2).expand(n, -1)
     z = process.sample(twice, at_times(late, process.vocab_size), torch.Generator().manual_seed(21))
     probs = torch.cat([marginals(process, t) for t in late])
     yield drawn("draws of z_t at times (B, L)", ("position", "z"), z, probs)
@@ -79,7 +79,7 @@ def _drawn(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     yield from in_any_batch(quantity, lambda index, noise: process.sample(x[index], t[index], noise))
 
 
-_MEANS = "methods do not take times (B, L): place what depends on time by beside, or leave the word out"
+_MEANS = "methods do not take times (B, L): add the axis of the positions by ddlib.processes.unsqueeze_times"
 
 CLAIMS = (
     Claim("process", "own times", "an answer at times (B, L) is that of each position by itself", "relative 1e-11",

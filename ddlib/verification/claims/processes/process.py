@@ -6,7 +6,7 @@ import torch
 
 from ddlib.processes import ForwardProcess
 from ddlib.verification.framework.claim import FLOAT64, Claim, Comparison, Point, stated
-from ddlib.verification.framework.inputs import at, distribution, marginals, remembers, words
+from ddlib.verification.framework.inputs import at, distribution, marginals, remembers, tokens
 from ddlib.verification.framework.reference import integrate_forward, states
 
 
@@ -16,7 +16,7 @@ def _answers(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     calls: dict[str, tuple[Callable[[], object], tuple[int, ...]]] = {
         "rate_matrix(t)": (lambda: process.rate_matrix(t), square),
         "transition(s, t)": (lambda: process.transition(s, t), square),
-        "marginal(x, t)": (lambda: process.marginal(words(process), at(float(t))), (1, process.vocab_size, square[0])),
+        "marginal(x, t)": (lambda: process.marginal(tokens(process), at(float(t))), (1, process.vocab_size, square[0])),
     }
     for call, (answer, shape) in calls.items():
         got = answer()
@@ -88,7 +88,7 @@ def from_data(
     process: ForwardProcess, point: Point, x: torch.Tensor | None = None, tolerance: float = 1e-10
 ) -> Iterator[Comparison]:
     """Compare marginals with the data, and with what a transition makes of it, for tokens x (1, N) or for all."""
-    t, x = float(point["t"]), words(process) if x is None else x
+    t, x = float(point["t"]), tokens(process) if x is None else x
     start, noisy = (process.marginal(x, at(time))[0] for time in (0.0, t))
     if process.exact_ends:
         data = torch.nn.functional.one_hot(x[0], process.num_states).to(torch.float64)
@@ -102,7 +102,7 @@ def _linear(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     yield Comparison("q_t(z|p)", ("p", "z"), process.predictive(p, at(t))[0], p[0] @ dense, 1e-12)
     evidence = process.token_likelihood(states(process), at(t))[0]
     yield Comparison("word_likelihood q_t(z|x)", ("z", "x"), evidence, dense.T, 1e-12)
-    x = words(process).T.expand(-1, process.num_states)
+    x = tokens(process).T.expand(-1, process.num_states)
     likelihood = process.likelihood(states(process).expand_as(x), x, at(t, process.vocab_size))
     yield Comparison("likelihood q_t(z|x)", ("x", "z"), likelihood, dense, 1e-12)
 
@@ -138,17 +138,17 @@ def _rows(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _refusals(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    x, t, size = words(process), at(0.5), process.vocab_size
+    x, t, size = tokens(process), at(0.5), process.vocab_size
     bad: dict[str, tuple[torch.Tensor, torch.Tensor]] = {
-        f"x = {size}, where words are 0 to {size - 1},": (x + 1, t), "x = -1": (x - 1, t), "x in int32": (x.int(), t),
+        f"x = {size}, where tokens are 0 to {size - 1},": (x + 1, t), "x = -1": (x - 1, t), "x in int32": (x.int(), t),
         "t = 1.5": (x, t + 1), "t = nan": (x, t * float("nan")), "two times for one sequence": (x, at(0.5, 2)),
     }  # fmt: skip
     for call, method in (("marginal", process.marginal), ("sample", process.sample)):
         hint = f"write as the first line of {call}: self.check_inputs(x=x, t=t)"
         for what, arguments in bad.items():
             answer = _answer(method, arguments)
-            says = f"{call} {answer} {what.rstrip(',')}: must raise a ValueError or TypeError that says so"
-            yield stated(f"{call} refuses {what}", not answer, says, hint)
+            message = f"{call} {answer} {what.rstrip(',')}: must raise a ValueError or TypeError that says so"
+            yield stated(f"{call} refuses {what}", not answer, message, hint)
 
 
 def _answer(method: Callable[..., object], arguments: tuple[torch.Tensor, torch.Tensor]) -> str:
@@ -169,10 +169,10 @@ def _prior(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         if t == 1.0:
             yield Comparison("prior", ("z",), process.prior(), typical, 1e-12)
         nats = (torch.xlogy(end, end) - torch.xlogy(end, typical)).sum(-1)
-        got = process.prior_kl(words(process), at(t))[0]
+        got = process.prior_kl(tokens(process), at(t))[0]
         yield Comparison(f"prior_kl at t = {t}", ("x",), got, nats, 1e-10)
-    default = process.prior_kl(words(process))[0]
-    yield Comparison("prior_kl", ("x",), default, process.prior_kl(words(process), at(1.0))[0], 1e-12)
+    default = process.prior_kl(tokens(process))[0]
+    yield Comparison("prior_kl", ("x",), default, process.prior_kl(tokens(process), at(1.0))[0], 1e-12)
 
 
 def _forgets(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -194,7 +194,7 @@ CLAIMS = (
           _answers, ({"s": 0.25, "t": 0.5},)),
     Claim("process", "rates", "rows of Q_t sum to 0, off the diagonal it is >= 0", "relative 1e-12", _rates,
           (*_T, *_NEAR), _MORE, rests_on=_PARTS),
-    Claim("process", "laws", "transitions and marginals are laws", "1e-10", _row_sums,
+    Claim("process", "distributions", "rows of transitions and marginals are distributions", "1e-10", _row_sums,
           (*_ST, {"s": 0.0, "t": 1.0}), ({"s": 0.0, "t": 1e-6}, {"s": 0.999, "t": 1 - 1e-6}, {"s": 0.3, "t": 0.31}),
           rests_on=_PARTS),
     Claim("process", "Kolmogorov", "transitions solve dP/dt = P Q_t, by an ODE solver", "2e-7", _kolmogorov,
@@ -204,7 +204,7 @@ CLAIMS = (
     Claim("process", "Chapman-Kolmogorov", "q_{t|s} = q_{u|s} q_{t|u}", "1e-10", _chapman_kolmogorov,
           _SUT, ({"s": 1e-3, "u": 0.01, "t": 0.999}, {"s": 0.0, "u": 1e-6, "t": 0.5},
                  {"s": 0.5, "u": 0.9, "t": 1 - 1e-6}, {"s": 0.3, "u": 0.3001, "t": 0.3002}),
-          rests_on=("laws",),
+          rests_on=("distributions",),
           means="transition disagrees with itself: expected is two steps by way of u, got is one step"),
     Claim("process", "digits", "small probabilities keep their digits near the data", "relative 1e-6", _digits,
           ({"t": 1e-4},), ({"t": 1e-7}, {"t": 1e-2}), rests_on=("Chapman-Kolmogorov", "marginals"),
@@ -217,9 +217,9 @@ CLAIMS = (
     Claim("process", "linearity", "predictive and likelihoods are those of the marginals", "1e-12", _linear,
           ({"t": 0.5, "distribution": 1}, {"t": 1e-6, "distribution": 2}),
           ({"t": 0.9, "distribution": 0}, {"t": 1.0, "distribution": 3}),
-          rests_on=("laws",)),
+          rests_on=("distributions",)),
     Claim("process", "batches", "results of a position depend on its own token and time only", "1e-12", _rows,
-          ({"t": 0.5},), rests_on=("laws",),
+          ({"t": 0.5},), rests_on=("distributions",),
           means="sequences of one batch share something: t is (B,), a time for each"),
     Claim("process", "refusals", "invalid tokens and times raise an informative error", "exactly", _refusals),
     Claim("process", "prior", "the prior is z_1 of a uniform token and prior_kl is KL(q_t(.|x) || that of q_t)",

@@ -83,7 +83,7 @@ def _joint(run: Case) -> Tensor:
 
 
 def _counted(run: Case, what: str, tokens: Tensor) -> Comparison:
-    return drawn_jointly(f"draws of three words, {what}", ("x_0", "x_1", "x_2"), tokens, _joint(run))
+    return drawn_jointly(f"draws of three tokens, {what}", ("x_0", "x_1", "x_2"), tokens, _joint(run))
 
 
 def _left_to_right(run: Case, point: Point) -> Iterator[Comparison]:
@@ -120,11 +120,11 @@ def _kept(run: Case, point: Point) -> Iterator[Comparison]:
         return _draw(run, denoiser, _ROWS, 3, pace=LeftToRight(), keep=keep, prompt=given, generator=noise)
 
     for what, given in (("", None), (" behind a prompt", prompt)):
-        quantity = f"words{what} with what is kept of those before"
+        quantity = f"tokens{what} with what is kept of those before"
         yield Comparison(quantity, ("example", "position"), drawn(True, given), drawn(False, given), 0.0)
 
 
-_approximate = needs("exact_marginals", "says that its steps are approximate")
+_approximate = needs("exact_marginals", "states that its steps are approximate")
 _one_time = needs("own_times", "takes all positions of a text at one time")
 
 
@@ -140,11 +140,11 @@ CLAIMS = (
     Claim("sampler", "position by position", "dependent tokens follow their joint distribution after few steps each",
           "binomial bounds, false alarm 1e-6", _left_to_right, ({"steps": 2},), ({"steps": 1}, {"steps": 5}),
           at_length(1, _no_word),
-          rests_on=("one word",),
+          rests_on=("one token",),
           means="the model gets tokens before a window at time 0, and positions after it as noise at time 1"),
-    Claim("sampler", "words kept", "a denoiser with a cache of finished blocks draws the same tokens",
+    Claim("sampler", "tokens kept", "a denoiser with a cache of finished blocks draws the same tokens",
           "exactly", _kept, applies=at_length(1, _several), rests_on=("keyed noise",)),
     Claim("sampler", "in any order", "and in random orders, where positions have times of their own",
           "binomial bounds, false alarm 1e-6", _in_any_order, ({"steps": 2},), ({"steps": 1}, {"steps": 5}), _one_time,
-          rests_on=("one word",)),
+          rests_on=("one token",)),
 )  # fmt: skip

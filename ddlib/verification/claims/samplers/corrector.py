@@ -103,8 +103,8 @@ def _repeats(case: Case, point: Point) -> Iterator[Comparison]:
     yield from in_any_batch("states", corrected, rows)
 
 
-_shifting = needs("exact_marginals", "says that it keeps no law")
-_approximate = needs("consistent_joint", "says that its texts are approximate")
+_shifting = needs("exact_marginals", "states that it keeps no distribution")
+_approximate = needs("consistent_joint", "states that its sequences are approximate")
 
 _TIMES = ({"t": 0.3}, {"t": 0.7})
 
@@ -114,10 +114,10 @@ CLAIMS = (
     Claim("corrector", "two tokens", "each of two dependent positions keeps its distribution q_t",
           "binomial bounds, false alarm 1e-6", partial(_kept, PAIR), _TIMES, ({"t": 0.1}, {"t": 0.95}), _approximate,
           rests_on=("one token",)),
-    Claim("corrector", "joint law", "two dependent positions keep their joint distribution, if only after short steps",
+    Claim("corrector", "joint distribution", "two dependent positions keep their joint distribution, after short steps",
           "binomial bounds, false alarm 1e-6", _joint, _TIMES, ({"t": 0.1}, {"t": 0.95}), _approximate,
           rests_on=("two tokens",)),
-    Claim("corrector", "network calls", "no more than it says", "exactly", _calls),
+    Claim("corrector", "network calls", "no more than max_model_calls", "exactly", _calls),
     Claim("corrector", "keyed noise", "the same noise draws the same states, in any batch", "exactly", _repeats),
 )  # fmt: skip
 

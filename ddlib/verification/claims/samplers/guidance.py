@@ -74,11 +74,11 @@ def _limits(guided: Guidance, point: Point) -> Iterator[Comparison]:
         yield stated("what the logits mean", same, f"{what} they must mean what those of the part mean")
         moving = _alone(guided, part, lambda t, strength=strength: strength)
         probs = target_probs(process, part, guided.of_parts, z, kind(moving))
-        yield Comparison(f"the law {what}, by a function of t", _AXES, steered(moving, z), probs, 1e-6)
+        yield Comparison(f"the distribution {what}, by a function of t", _AXES, steered(moving, z), probs, 1e-6)
     part = guided.special_cases[guided.outside]
     elsewhere = _alone(guided, part, 2.5, (0.75, 1.0))
     probs = target_probs(process, part, guided.of_parts, z, kind(elsewhere))
-    yield Comparison("the law outside the interval", _AXES, steered(elsewhere, z), probs, 1e-6)
+    yield Comparison("the distribution outside the interval", _AXES, steered(elsewhere, z), probs, 1e-6)
 
 
 def _tempers(guided: Any, point: Point) -> Iterator[Comparison]:
@@ -108,7 +108,7 @@ def _joint_free(guided: Any, point: Point) -> Iterator[Comparison]:
     what, z = kind(one), sequences(process.num_states, 2)
     given, every = (dense(process, one, what) for one in joints)
     expected = tempered(process, given, every, gamma, what)
-    yield _possible(f"distribution of the {what} of two dependent words", process, z, steered(one, z), expected)
+    yield _possible(f"distribution of the {what} of two dependent tokens", process, z, steered(one, z), expected)
 
 
 def _bayes(guided: Any, point: Point) -> Iterator[Comparison]:
@@ -142,12 +142,12 @@ def _slopes(guided: Any, point: Point) -> Iterator[Comparison]:
 
     linear = guided.replaced(classifier=lambda states, t: total(states), strength=1.5, interval=(0.0, 1.0))
     first, exact = (steered(linear.replaced(how=how), z) for how in ("first order", "exact"))
-    yield Comparison("the law by a linear classifier, to first order", _AXES, first, exact, 1e-5)
+    yield Comparison("the distribution by a linear classifier, to first order", _AXES, first, exact, 1e-5)
     square = linear.replaced(classifier=lambda states, t: total(states) ** 2, how="first order")
     probs = target_probs(process, square.denoiser, square.of_parts, z, kind(square))
     slope = 2 * weight[z].sum(1)[:, None, None] * (weight[: probs.shape[-1]] - weight[z][..., None])
     expected = by_level(process, probs * (1.5 * slope).exp(), kind(square))
-    yield Comparison("the law by a square, to first order", _AXES, steered(square, z), expected, 1e-5)
+    yield Comparison("the distribution by a square, to first order", _AXES, steered(square, z), expected, 1e-5)
 
 
 def _leans(guided: Any, point: Point) -> Iterator[Comparison]:
@@ -224,12 +224,16 @@ def _certain(guided: Guidance) -> str:
         tokens = torch.arange(guided.process.vocab_size)[None]
         known = guided.process.token_likelihood(tokens, at(LATE))[0] > 0
         if not torch.equal(known, torch.eye(len(known)) > 0):
-            return "a word may be noise here: what a classifier says of it is not what it says of the word"
+            return "a token may be noise here, whose class has other probabilities than that of the clean token"
     return ""
 
 
 def _by_logits(guided: Guidance) -> str:
-    return "" if guided.has_step_distribution else "its logits tell the law, which samplers are verified to draw from"
+    return (
+        ""
+        if guided.has_step_distribution
+        else "its logits determine the distribution, and samplers are verified to draw from it"
+    )
 
 
 _STRENGTHS: tuple[Point, ...] = ({"strength": 0.5}, {"strength": 2.5})

@@ -64,11 +64,11 @@ def _order(run: Case, point: Point) -> Iterator[Comparison]:
     counts = [first, 2 * first, 4 * first]
     for steps, (coarse, fine) in zip(counts, pairwise(errors(run, counts)), strict=False):
         slope = math.inf if fine < _ROUNDING else math.log2(max(coarse, _ROUNDING) / fine)
-        says = (
-            f"from {steps} to {2 * steps} steps the error of two words falls from {coarse:.3g} to {fine:.3g}, "
-            f"as steps to the minus {slope:.2f}; order = {order} says {order}"
+        message = (
+            f"from {steps} to {2 * steps} steps the error of two tokens falls from {coarse:.3g} to {fine:.3g}, "
+            f"as steps to the minus {slope:.2f}; order = {order} claims {order}"
         )
-        yield stated("the order of the error", slope > order - _SLACK, says)
+        yield stated("the order of the error", slope > order - _SLACK, message)
 
 
 CLAIMS = (

@@ -134,7 +134,7 @@ def _prompted(run: Case, point: Point) -> Iterator[Comparison]:
 
 def _approximate(run: Case) -> str:
     inside = run.subject.sampler
-    return "" if inside.exact_marginals else f"{type(inside).__name__} says that its steps are approximate"
+    return "" if inside.exact_marginals else f"{type(inside).__name__} states that its steps are approximate"
 
 
 CLAIMS = (

@@ -55,7 +55,7 @@ def _one_word(run: Case, point: Point) -> Iterator[Comparison]:
     tokens = run.draw(probs, _DRAWS, torch.Generator().manual_seed(1), int(point["steps"]))
     inside = tokens.clamp(0, len(probs) - 1)
     yield Comparison("words", ("example", "position"), tokens, inside, 0.0)
-    yield drawn("draws of a word", ("position", "x"), tokens, probs[None])
+    yield drawn("draws of a token", ("position", "x"), tokens, probs[None])
 
 
 def _on_the_way(run: Case, point: Point) -> Iterator[Comparison]:
@@ -66,24 +66,24 @@ def _on_the_way(run: Case, point: Point) -> Iterator[Comparison]:
     yield from seen
 
 
-def _seen(run: Case, words: Tensor, into: list[Comparison], every: int = 1) -> Callable[[int, Tensor, Tensor], None]:
+def _seen(run: Case, tokens: Tensor, into: list[Comparison], every: int = 1) -> Callable[[int, Tensor, Tensor], None]:
     """Return a callback for ``on_step`` that compares the states after every ``every`` steps with q_t.
 
-    ``words`` (1, L, V) are the distributions of the tokens.
+    ``tokens`` (1, L, V) are the distributions of the tokens.
     """
 
     def keep(k: int, t: Tensor, z: Tensor) -> None:
         if (k + 1) % every == 0:
-            probs = run.process.predictive(words, t[:1])[0]
+            probs = run.process.predictive(tokens, t[:1])[0]
             into.append(drawn(f"draws of z at t = {float(t[0]):.3g}", ("position", "z"), z, probs))
 
     return keep
 
 
-_discretised = needs("exact_marginals", "says that its steps are approximate")
-hurried = needs("consistent_joint", "says that its texts are approximate")
+_discretised = needs("exact_marginals", "states that its steps are approximate")
+hurried = needs("consistent_joint", "states that its sequences are approximate")
 """Return the reason why sequences need not follow the joint distribution; empty if they must."""
-_no_draw = needs("exact_marginals consistent_joint", "says that its words are no draws")
+_no_draw = needs("exact_marginals consistent_joint", "states that its tokens are no draws")
 """Return the reason why draws are not checked: neither marginals nor the joint distribution converge."""
 
 
@@ -103,7 +103,7 @@ def _two_words(run: Case, point: Point) -> Iterator[Comparison]:
     watched = {"on_step": keep if run.subject.on_time_grid else None}
     tokens = run.draw(joint, _DRAWS, torch.Generator().manual_seed(2), **timed, **watched)  # type: ignore[arg-type]
     yield from seen
-    yield drawn_jointly("draws of two dependent words", ("x_0", "x_1"), tokens, joint)
+    yield drawn_jointly("draws of two dependent tokens", ("x_0", "x_1"), tokens, joint)
 
 
 def _prompts(run: Case, point: Point) -> Iterator[Comparison]:
@@ -155,7 +155,7 @@ def _picked(run: Case, point: Point) -> Iterator[Comparison]:
     for k in range(steps // 2, steps):
         state, picked = run.subject.step(call, state, k), run.subject.step(subset, picked, k)
     tokens = run.subject.finalize(call, state)[rows]
-    yield Comparison("words of a row", ("row", "position"), run.subject.finalize(subset, picked), tokens, 0.0)
+    yield Comparison("tokens of a row", ("row", "position"), run.subject.finalize(subset, picked), tokens, 0.0)
 
 
 def _unpicked(run: Case) -> str:
@@ -168,20 +168,20 @@ def _unpicked(run: Case) -> str:
 
 
 CLAIMS = (
-    Claim("sampler", "one word", "a token follows its distribution", "binomial bounds, false alarm 1e-6", _one_word,
+    Claim("sampler", "one token", "a token follows its distribution", "binomial bounds, false alarm 1e-6", _one_word,
           ({"steps": _STEPS},), ({"steps": 200},), at_length(1, _no_draw)),
     Claim("sampler", "few steps", "a token follows its distribution after one step and after three",
           "binomial bounds, false alarm 1e-6", _one_word, ({"steps": 1}, {"steps": 3}),
           applies=at_length(1, _discretised),
-          rests_on=("one word",)),
+          rests_on=("one token",)),
     Claim("sampler", "on the way", "the state of a token follows q_t at every time of the grid",
           "binomial bounds, false alarm 1e-6", _on_the_way, ({"steps": 6},), ({"steps": 24},),
-          at_length(1, _off_the_grid), rests_on=("one word",)),
-    Claim("sampler", "two words", "two dependent tokens follow their joint distribution, and on the way each its q_t",
+          at_length(1, _off_the_grid), rests_on=("one token",)),
+    Claim("sampler", "two tokens", "two dependent tokens follow their joint distribution, and on the way each its q_t",
           "binomial bounds, false alarm 1e-6",
-          _two_words, ({"steps": 100},), ({"steps": 400},), at_length(2, hurried), rests_on=("one word",)),
+          _two_words, ({"steps": 100},), ({"steps": 400},), at_length(2, hurried), rests_on=("one token",)),
     Claim("sampler", "prompt", "the prompt stands and conditions the rest", "binomial bounds, false alarm 1e-6",
-          _prompts, applies=at_length(2, hurried), rests_on=("two words",)),
+          _prompts, applies=at_length(2, hurried), rests_on=("two tokens",)),
     Claim("sampler", "network calls", "no more than max_model_calls, and tokens even after one step", "exactly", _calls,
           ({"steps": 1}, {"steps": 5}), applies=at_length(2)),
     Claim("sampler", "keyed noise", "the same noise draws the same tokens, in any batch", "exactly", _repeats,
