@@ -52,14 +52,14 @@ class KVCacheBase(ABC):
     """Base of the caches: activations of clean tokens, valid for one network only.
 
     Attributes:
-        words: the cached tokens, (B, L), from the beginning of the sequence.
+        tokens: the cached tokens, (B, L), from the beginning of the sequence.
         labels: the class of each sequence, (B,); None for a network without classes.
     """
 
     labels: Int[Tensor, "B"] | None = None
 
-    def __init__(self, words: Int[Tensor, "B L"], model: nn.Module) -> None:
-        self.words, self._model, self._weights = words, ref(model), self._state(model)
+    def __init__(self, tokens: Int[Tensor, "B L"], model: nn.Module) -> None:
+        self.words, self._model, self._weights = tokens, ref(model), self._state(model)
 
     @property
     def length(self) -> int:
@@ -109,12 +109,12 @@ class KVCacheBase(ABC):
                 "the same labels (the last class is the null class)"
             )
 
-    def _with(self, words: Int[Tensor, "B L"]) -> Self:
+    def _with(self, tokens: Int[Tensor, "B L"]) -> Self:
         """Return a copy with other tokens."""
         if self._model() is None:
             raise ValueError("cache: the network it belongs to is gone")
         other = copy(self)
-        other.words = words
+        other.words = tokens
         return other
 
 
@@ -125,14 +125,14 @@ class Cache(KVCacheBase):
     tokens in different ways, the second copies them first.
 
     Attributes:
-        words: the cached tokens, (B, L), from the beginning of the sequence.
+        tokens: the cached tokens, (B, L), from the beginning of the sequence.
         labels: the class of each sequence, (B,); None for a network without classes.
     """
 
     def __init__(
-        self, words: Int[Tensor, "B L"], store: Store, model: nn.Module, labels: Int[Tensor, "B"] | None = None
+        self, tokens: Int[Tensor, "B L"], store: Store, model: nn.Module, labels: Int[Tensor, "B"] | None = None
     ) -> None:
-        super().__init__(words, model)
+        super().__init__(tokens, model)
         self._store, self.labels = store, labels
 
     @property
@@ -143,13 +143,13 @@ class Cache(KVCacheBase):
     def rows(self, index: Tensor) -> "Cache":
         """Select sequences by indices, repeated or not, or by a boolean mask; a copy."""
         with torch.inference_mode(False), torch.no_grad():
-            words, whole = self.words[index], self._store.tensor
+            tokens, whole = self.words[index], self._store.tensor
             taken = index.nonzero().flatten() if index.dtype == torch.bool else index
-            some = whole.new_empty(*whole.shape[:2], len(words), *whole.shape[3:])
+            some = whole.new_empty(*whole.shape[:2], len(tokens), *whole.shape[3:])
             # unused capacity is not copied
             for i, row in enumerate(taken.tolist()):
                 some[:, :, i, : self.length] = whole[:, :, row, : self.length]
-            other = self._like(words, Store(some, self.length))
+            other = self._like(tokens, Store(some, self.length))
             other.labels = None if self.labels is None else self.labels[index]
             return other
 
@@ -160,13 +160,13 @@ class Cache(KVCacheBase):
             self._store = store = store.moved(self.length, max(need, 2 * self.length))
         return [Slot(keys, values, self.length) for keys, values in store.tensor]
 
-    def grown(self, words: Int[Tensor, "B L"]) -> "Cache":
+    def grown(self, tokens: Int[Tensor, "B L"]) -> "Cache":
         """Return the cache extended by these tokens, whose keys and values are in the slots already."""
-        self._store.filled += words.shape[1]
-        return self._like(torch.cat([self.words, words], 1), self._store)
+        self._store.filled += tokens.shape[1]
+        return self._like(torch.cat([self.words, tokens], 1), self._store)
 
-    def _like(self, words: Tensor, store: Store) -> "Cache":
-        other = self._with(words)
+    def _like(self, tokens: Tensor, store: Store) -> "Cache":
+        other = self._with(tokens)
         other._store = store
         return other
 

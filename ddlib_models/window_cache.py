@@ -36,7 +36,7 @@ class WindowCache(KVCacheBase):
     """Keys and values of the positions around a window, from ``prefill_around``; immutable.
 
     Attributes:
-        words: the states that they were computed from, (B, L), of the window too.
+        tokens: the states that they were computed from, (B, L), of the window too.
         start: first position of the window.
         stop: first position behind it.
         pairs: keys and values of each layer, the batch in front, in the format of the network.
@@ -45,12 +45,12 @@ class WindowCache(KVCacheBase):
     """
 
     def __init__(
-        self, words: Int[Tensor, "B L"], model: nn.Module, start: int, stop: int, pairs: tuple[Pair, ...],
+        self, tokens: Int[Tensor, "B L"], model: nn.Module, start: int, stop: int, pairs: tuple[Pair, ...],
         last: Tensor | None = None, labels: Int[Tensor, "B"] | None = None, dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(words, model)
+        super().__init__(tokens, model)
         self.start, self.stop, self.pairs, self.labels = start, stop, pairs, labels
-        self.last = words.new_empty(len(words), 0) if last is None else last
+        self.last = tokens.new_empty(len(tokens), 0) if last is None else last
         self._dtype = pairs[0][0].dtype if dtype is None else dtype
 
     def _state(self, model: nn.Module) -> Any:
@@ -94,8 +94,8 @@ class WindowCache(KVCacheBase):
         """Return the buffers of each layer, whose pairs have all positions."""
         return [WindowSlot(keys, values, self.start) for keys, values in self.pairs]
 
-    def _like(self, words: Tensor, pairs: tuple[Pair, ...], last: Tensor, labels: Tensor | None) -> "WindowCache":
-        other = self._with(words)
+    def _like(self, tokens: Tensor, pairs: tuple[Pair, ...], last: Tensor, labels: Tensor | None) -> "WindowCache":
+        other = self._with(tokens)
         other.pairs, other.last, other.labels = pairs, last, labels
         return other
 

@@ -72,7 +72,7 @@ def variants(name: str) -> Mapping[str, tuple[str, Recipe]]:
     return {
         "mdlm": ("masked diffusion", adapted),
         "hdlm": (
-            "words, clusters of the model's own embeddings, the mask",
+            "tokens, clusters of the model's own embeddings, the mask",
             beside("hdlm", process={"kind": "hdlm", "clusters": CLUSTERS}, model=own),
         ),
         "scratch": (
@@ -113,15 +113,15 @@ def corpus_for(name: str, text: str, held_out: int | None, sample_by: SampleBy =
 
     if held_out is not None and held_out < 2:
         raise ValueError(f"--held-out {held_out}: must be at least 2, the mean over one document has no standard error")
-    words = load_tokenizer(name).get_vocab()
+    vocabulary = load_tokenizer(name).get_vocab()
     theirs = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    ends = [token for token in (*ENDINGS, theirs.eos_token) if token in words]
+    ends = [token for token in (*ENDINGS, theirs.eos_token) if token in vocabulary]
     if not ends:
         raise ValueError(
             f"--from {name}: its tokenizer has no token that ends a text. Name one: python -m recipes.prepare local "
             "--bos TOKEN --eos TOKEN --pad TOKEN, and then --data.folder here"
         )
-    begins = [token for token in (*BEGINNINGS, theirs.bos_token, ends[0]) if token in words]
+    begins = [token for token in (*BEGINNINGS, theirs.bos_token, ends[0]) if token in vocabulary]
     if not is_cut(Source(path=text)):
         sample_by = "paragraph"  # it cuts no text here, and version 0.1.0 wrote this value: its runs can be resumed
     held_out = twentieth(Source(path=text, sample_by=sample_by)) if held_out is None else held_out
@@ -145,16 +145,16 @@ def check(name: str, recipe: Recipe) -> None:
     revision = recipe.model.get("revision")
     architecture = plain(transformers_config(CausalLM, name, hub_options(revision)))
     rows = CausalLM.configuration(architecture).get_text_config().vocab_size
-    words = load_tokenizer(name, revision).get_vocab_size()
-    if words > rows:
+    size = load_tokenizer(name, revision).get_vocab_size()
+    if size > rows:
         raise ValueError(
-            f"--from {name}: its tokenizer has {words} tokens, its table {rows} rows; must be at most as many. Tokens "
+            f"--from {name}: its tokenizer has {size} tokens, its table {rows} rows; must be at most as many. Tokens "
             "that were added later need rows first (resize_token_embeddings of transformers)"
         )
     if recipe.model["kind"] == "causal_lm":
         options = {key: value for key, value in recipe.model.items() if key in CausalLM.__signature__.parameters}
         with torch.device("meta"):
-            CausalLM(words + 1, words, architecture, **options)
+            CausalLM(size + 1, size, architecture, **options)
 
 
 def text_of(recipe: Recipe, made: bool, unknown: float = UNKNOWN) -> Prepared:
@@ -222,8 +222,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    given, rest = parser().parse_known_args(words)
+    line = list(sys.argv[1:] if arguments is None else arguments)
+    given, rest = parser().parse_known_args(line)
     helped = not {"-h", "--help", ALL}.isdisjoint(rest)
     if given.name is None:
         if not helped:

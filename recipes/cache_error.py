@@ -137,11 +137,11 @@ class Subject:
         """Draw the likeliest tokens behind the first block of held-out sequences."""
         saved, x = self.saved, self.x[rows]
         steps = self.steps or self.own * (len(saved.process.levels) - 1)
-        words: Tensor = dd.sample(
+        tokens: Tensor = dd.sample(
             saved.process, saved.denoiser, x.shape, self.order, steps, x[:, : self.own],
             temperature=0.0, pace=self.pace, keep=keep, seeds=range(len(x)), parameterization=saved.parameterization,
         )  # fmt: skip
-        return words
+        return tokens
 
     def seconds(self, keep: str, repeats: int) -> dict[str, Any]:
         """Time greedy decoding of one sequence with and without the cache, by turns."""

@@ -144,7 +144,7 @@ def measured(
     sampling = options.sampling(cell.sampler, cell.steps)
     with network_calls(saved.model) as made:
         drawn = draw_samples(saved, sampling, options.samples, length, options.batch, options.seed, world)
-    documents = [saved.document(words) for words in drawn]
+    documents = [saved.document(tokens) for tokens in drawn]
     calls = made.sequences / options.samples
     return {**vars(cell), "calls": calls, **cell_measures.judged(saved, documents, scorer, options.scorer_bos)}
 

@@ -19,13 +19,13 @@ from recipes.papers import run
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    words = sys.argv[1:] if arguments is None else arguments
-    if words and words[0] in ("-h", "--help", ALL):
+    line = sys.argv[1:] if arguments is None else arguments
+    if line and line[0] in ("-h", "--help", ALL):
         print(__doc__)  # the values depend on the file
         return
-    if not words or words[0].startswith("-"):
+    if not line or line[0].startswith("-"):
         raise SystemExit(__doc__)
-    run({}, "python -m recipes.train", ["--recipe", *words])
+    run({}, "python -m recipes.train", ["--recipe", *line])
 
 
 if __name__ == "__main__":

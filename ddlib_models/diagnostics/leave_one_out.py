@@ -71,7 +71,7 @@ def leave_one_out_probe(
     possible = states[process.reachable_from_all_tokens(states[None])[0]]
     require(
         len(possible) > 1,
-        f"process has {len(possible)} states that every word may have become, must have two to compare: at a mask the "
+        f"process has {len(possible)} states that every token may have become, must have two to compare: at a mask the "
         "cavity and the posterior are the same distribution",
     )
     z = process.sample(x, t, generator)

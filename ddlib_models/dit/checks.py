@@ -50,4 +50,4 @@ def check_blocks(x: Tensor, block_size: int, vocab_size: int) -> None:
             f"x has shape {tuple(x.shape)}, block_size={block_size}: expected (B, L) with L a multiple of block_size, "
             "which is at least 1"
         )
-    check_indices("x holds words", x, vocab_size, "vocab_size")
+    check_indices("x holds tokens", x, vocab_size, "vocab_size")

@@ -47,14 +47,14 @@ class StateEmbedding(Constants, nn.Embedding):
     ) -> None:
         super().__init__(round_up(max(num_states, rows), pad_to), dim)
         self.num_states, self.vocab_size = num_states, vocab_size
-        words, sizes = words_beneath(vocab_size, parents)
-        words, sizes = words.to(self.weight.device), sizes.to(self.weight.device)
+        tokens, sizes = words_beneath(vocab_size, parents)
+        tokens, sizes = tokens.to(self.weight.device), sizes.to(self.weight.device)
         self.num_clusters = len(sizes)
         if vocab_size + self.num_clusters > num_states:
             raise ValueError(
-                f"parents: {vocab_size} words and {self.num_clusters} clusters exceed num_states={num_states}"
+                f"parents: {vocab_size} tokens and {self.num_clusters} clusters exceed num_states={num_states}"
             )
-        self.words, self.starts = words, sizes.cumsum(0) - sizes
+        self.words, self.starts = tokens, sizes.cumsum(0) - sizes
         with torch.no_grad():
             self.weight[vocab_size : vocab_size + self.num_clusters] = 0
             self.weight[num_states:rows] = 0
@@ -150,5 +150,5 @@ def cluster_means(rows: Float[Tensor, "V D"], parents: Sequence[Sequence[int] | 
     Raises:
         ValueError: naming the level and the rule it breaks.
     """
-    words, sizes = (part.to(rows.device) for part in words_beneath(len(rows), parents))
-    return F.embedding_bag(words, rows, sizes.cumsum(0) - sizes, mode="mean")
+    tokens, sizes = (part.to(rows.device) for part in words_beneath(len(rows), parents))
+    return F.embedding_bag(tokens, rows, sizes.cumsum(0) - sizes, mode="mean")

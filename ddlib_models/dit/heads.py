@@ -55,7 +55,7 @@ class ChildHead(Constants, nn.Linear):
 
     The token probabilities are products of child probabilities along the path from the root, so a loss needs the logits
     of some sibling groups and not of the vocabulary (``ddlib.Children``). Siblings are adjacent in memory; ``forward``
-    and ``words`` return them in the order of the states: tokens, then each level's clusters.
+    and ``tokens`` return them in the order of the states: tokens, then each level's clusters.
 
     Shapes: (B, L, D) -> (B, L, S - 1).
 

@@ -108,10 +108,10 @@ class InputBuilder:
         if self.block_size == 0:
             raise ValueError("clean: not with block_size=0, whose positions all see each other; build it with blocks")
         if clean.dtype != z.dtype:
-            raise TypeError(f"clean has dtype {clean.dtype}: expected words, of the dtype of z, {z.dtype}")
+            raise TypeError(f"clean has dtype {clean.dtype}: expected tokens, of the dtype of z, {z.dtype}")
         if clean.shape != z.shape:
             raise ValueError(f"clean has shape {tuple(clean.shape)}: expected that of z, {tuple(z.shape)}")
-        check_indices("clean holds words", clean, self.vocab_size, "vocab_size")
+        check_indices("clean holds tokens", clean, self.vocab_size, "vocab_size")
         length = z.shape[1]
         if length <= self.block_size:
             return self.row(z, t)  # nothing is before the only block

@@ -126,7 +126,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         super().__init__()
         check_least(1, vocab_size=vocab_size, dim=dim, depth=depth, heads=heads, cond_dim=cond_dim, pad_to=pad_to)
         if vocab_size > num_states:
-            raise ValueError(f"vocab_size={vocab_size}: words are states, so it must be <= num_states={num_states}")
+            raise ValueError(f"vocab_size={vocab_size}: tokens are states, so it must be <= num_states={num_states}")
         check_shares(dropout=dropout, label_dropout=label_dropout)
         check_least(0, num_clusters=num_clusters, block_size=block_size, num_classes=num_classes)
         self.num_states, self.vocab_size, self.block_size = num_states, vocab_size, block_size
@@ -239,7 +239,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
             ValueError: the head predicts tokens.
         """
         if not isinstance(self.head, ChildHead):
-            raise ValueError("tree=None: the model predicts words, build it with a tree to predict children")
+            raise ValueError("tree=None: the model predicts tokens, build it with a tree to predict children")
         return self.head.siblings()
 
     def with_clusters(

@@ -29,7 +29,7 @@ def parents_of(name: str, vocab_size: int, tree: Sequence[Sequence[int] | Tensor
         children = int(edge.max()) + 1
         counts = edge.bincount(minlength=children)
         if int(counts.min()) == 0:
-            raise ValueError(f"{name}[{level}]: cluster {int(counts.argmin())} has no word")
+            raise ValueError(f"{name}[{level}]: cluster {int(counts.argmin())} has no token")
         found.append(edge)
     return found
 
@@ -48,9 +48,9 @@ def words_beneath(
         ValueError: as in ``parents_of``.
     """
     ancestor = torch.arange(vocab_size, device="cpu")
-    words, sizes = [ancestor[:0]], [ancestor[:0]]
+    tokens, sizes = [ancestor[:0]], [ancestor[:0]]
     for edge in parents_of("parents", vocab_size, parents):
         ancestor = edge[ancestor]
-        words.append(ancestor.argsort(stable=True))
+        tokens.append(ancestor.argsort(stable=True))
         sizes.append(ancestor.bincount())
-    return torch.cat(words), torch.cat(sizes)
+    return torch.cat(tokens), torch.cat(sizes)

@@ -49,7 +49,7 @@ class HFBackbone(Pretrained, nn.Module, ABC):
         if vocab_size < 1:
             raise ValueError(f"vocab_size={vocab_size}: must be at least 1")
         if vocab_size > num_states:
-            raise ValueError(f"vocab_size={vocab_size}: words are states, so it must be <= num_states={num_states}")
+            raise ValueError(f"vocab_size={vocab_size}: tokens are states, so it must be <= num_states={num_states}")
         self.num_states, self.vocab_size, self.mask_id = num_states, vocab_size, mask_id
         config = self.configuration(architecture)
         made = getattr(transformers_of(self), self.auto).from_config(
@@ -118,7 +118,7 @@ class HFBackbone(Pretrained, nn.Module, ABC):
             raise ValueError(f"vocab_size={self.vocab_size}: must be <= {rows}, the rows of {name}'s table")
         if self.mask_id is not None and not 0 <= self.mask_id < table.num_embeddings:
             raise ValueError(f"mask_id={self.mask_id}: must lie in 0..{table.num_embeddings - 1}, {name}'s table")
-        sample = [word for word in range(min(self.vocab_size, 5)) if word != network.config.pad_token_id]
+        sample = [token for token in range(min(self.vocab_size, 5)) if token != network.config.pad_token_id]
         sample += [] if self.mask_id is None else [self.mask_id]
         self.max_length = _max_length(network)
         ids = torch.tensor([sample[-self.max_length :] if self.max_length else sample], device=table.weight.device)

@@ -23,9 +23,9 @@ class Recall(KVCacheBase):
     """
 
     def __init__(
-        self, words: Int[Tensor, "B L"], model: nn.Module, pairs: tuple[Pair, ...], last: Tensor, dtype: torch.dtype
+        self, tokens: Int[Tensor, "B L"], model: nn.Module, pairs: tuple[Pair, ...], last: Tensor, dtype: torch.dtype
     ) -> None:
-        super().__init__(words, model)
+        super().__init__(tokens, model)
         self.pairs, self.last, self._dtype = pairs, last, dtype
 
     @property
@@ -38,12 +38,12 @@ class Recall(KVCacheBase):
             pairs = tuple((keys[index], values[index]) for keys, values in self.pairs)
             return self._like(self.words[index], pairs, self.last[index])
 
-    def grown(self, words: Int[Tensor, "B L"], pairs: tuple[Pair, ...], last: Float[Tensor, "B 1 D"]) -> "Recall":
+    def grown(self, tokens: Int[Tensor, "B L"], pairs: tuple[Pair, ...], last: Float[Tensor, "B 1 D"]) -> "Recall":
         """Return the cache extended by these tokens, given keys and values of all tokens."""
-        return self._like(torch.cat([self.words, words], 1), pairs, last)
+        return self._like(torch.cat([self.words, tokens], 1), pairs, last)
 
-    def _like(self, words: Tensor, pairs: tuple[Pair, ...], last: Tensor) -> "Recall":
-        other = self._with(words)
+    def _like(self, tokens: Tensor, pairs: tuple[Pair, ...], last: Tensor) -> "Recall":
+        other = self._with(tokens)
         other.pairs, other.last = pairs, last
         return other
 
@@ -118,7 +118,7 @@ class CachedHFBackbone(HFBackbone):
         features, kept = self._row(x, cache=cache)
         if any(layer.get_seq_length() != sum(places(cache)) + x.shape[1] for layer in kept.layers):
             raise ValueError(
-                f"{self._name} does not keep keys and values of every word: dd.sample(keep=False) reads them again"
+                f"{self._name} does not keep keys and values of every token: dd.sample(keep=False) reads them again"
             )
         return tuple((layer.keys, layer.values) for layer in kept.layers), features
 

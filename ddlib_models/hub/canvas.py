@@ -43,11 +43,11 @@ class Canvas(Constants):
         if block_size < 1:
             raise ValueError(f"block_size={block_size}: must be at least 1")
         if lead.shape[-1] < 1:
-            raise ValueError(f"lead has shape {tuple(lead.shape)}: must hold at least one word for the canvas to see")
+            raise ValueError(f"lead has shape {tuple(lead.shape)}: must hold at least one token for the canvas to see")
         if left is not None and (lead.ndim != 2 or left.shape != lead.shape[:1]):
             raise ValueError(f"left has shape {tuple(left.shape)}: must be (B,), lead has shape {tuple(lead.shape)}")
         if left is not None and bool(((left < 0) | (left >= lead.shape[-1])).any()):
-            raise ValueError(f"left is {left.tolist()}: must be at least 0 and leave a word of {lead.shape[-1]}")
+            raise ValueError(f"left is {left.tolist()}: must be at least 0 and leave a token of {lead.shape[-1]}")
         self.network, self.block_size, self.remembers = network, block_size, remembers
         self.lead, self.left = lead, left
 
@@ -69,11 +69,11 @@ class Canvas(Constants):
                 self._encode(before[:, start : start + size], read)
         return torch.cat(logits, 1)
 
-    def after(self, words: Int[Tensor, "*batch P"], left: Int[Tensor, " B"] | None = None) -> "Canvas":
+    def after(self, tokens: Int[Tensor, "*batch P"], left: Int[Tensor, " B"] | None = None) -> "Canvas":
         """Return the denoiser of sequences that continue these tokens, which precede the first canvas.
 
         Args:
-            words: prompts, with the token that begins a sequence if they have it.
+            tokens: prompts, with the token that begins a sequence if they have it.
             left: number of padding tokens of each, where lengths differ; their values are arbitrary.
 
         Raises:
@@ -81,7 +81,7 @@ class Canvas(Constants):
         """
         place = self.lead.device
         return Canvas(
-            self.network, self.block_size, words.to(place), None if left is None else left.to(place), self.remembers
+            self.network, self.block_size, tokens.to(place), None if left is None else left.to(place), self.remembers
         )
 
     @torch.no_grad()
@@ -98,8 +98,8 @@ class Canvas(Constants):
         read = self._begin(len(x)) if cache is None else cache.read.copy()
         if x.shape[1]:
             self._encode(x, read)
-        words = x if cache is None else torch.cat([cache.words, x], 1)
-        return Kept(words, read, LastOutput(len(x), x.device), torch.arange(len(x), device=x.device))
+        tokens = x if cache is None else torch.cat([cache.words, x], 1)
+        return Kept(tokens, read, LastOutput(len(x), x.device), torch.arange(len(x), device=x.device))
 
     def extend(self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: "Kept") -> Float[Tensor, "B n V"]:
         """Compute logits of states that follow the cached tokens: a block, or several.
@@ -190,12 +190,12 @@ class Kept:
     """Encoder cache of clean tokens, with the network's last output for the block behind them.
 
     Attributes:
-        words: the cached tokens, (B, L), without those that precede the sequence.
+        tokens: the cached tokens, (B, L), without those that precede the sequence.
         read: the encoder's state for them and for the tokens that precede the sequence.
     """
 
-    def __init__(self, words: Int[Tensor, "B L"], read: Read, outputs: LastOutput, index: Int[Tensor, " B"]) -> None:
-        self.words, self.read, self._outputs, self._index = words, read, outputs, index
+    def __init__(self, tokens: Int[Tensor, "B L"], read: Read, outputs: LastOutput, index: Int[Tensor, " B"]) -> None:
+        self.words, self.read, self._outputs, self._index = tokens, read, outputs, index
 
     def rows(self, index: Tensor) -> "Kept":
         """Select some of the sequences; outputs stored for these are shared with the original."""

@@ -39,7 +39,7 @@ class Adapted(Constants):
         super().__init__()
         if shift and getattr(network, "block_size", 0):
             raise ValueError(
-                f"shift={shift}: must be 0 with block_size={network.block_size}, the first word of a block would be "
+                f"shift={shift}: must be 0 with block_size={network.block_size}, the first token of a block would be "
                 "told by the block before, which does not see it"
             )
         self.network, self.special, self.shift, self.parameterization = network, special, shift, parameterization
@@ -63,11 +63,11 @@ class Adapted(Constants):
         self.special.check(z)
         return self._wide(self._moved(self.network(z, self._times(z, t), **options)))
 
-    def after(self, words: Int[Tensor, "*batch P"], left: Int[Tensor, " B"] | None = None) -> "Adapted":
+    def after(self, tokens: Int[Tensor, "*batch P"], left: Int[Tensor, " B"] | None = None) -> "Adapted":
         """Return the denoiser of sequences that continue these tokens, if the network has a separate prompt input.
 
         Args:
-            words: prompts.
+            tokens: prompts.
             left: number of padding tokens of each, where lengths differ.
 
         Raises:
@@ -75,9 +75,9 @@ class Adapted(Constants):
         """
         if not hasattr(self.network, "after"):
             raise TypeError(
-                f"{type(self.network).__name__} keeps no words before the text: hand them to dd.sample as its prompt"
+                f"{type(self.network).__name__} keeps no tokens before the text: hand them to dd.sample as its prompt"
             )
-        moved = self.network.after(words, left)
+        moved = self.network.after(tokens, left)
         other = type(self)(moved, self.special, self.shift, self.parameterization, self.timed)
         return other.to(self.barred.device).train(self.training)
 

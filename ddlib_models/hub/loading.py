@@ -89,7 +89,7 @@ def load(
         )
     if not found.timed:
         barred = set(special.undrawn)
-        check_sight(name, made, [word for word in range(min(special.vocab_size, 99)) if word not in barred], size)
+        check_sight(name, made, [token for token in range(min(special.vocab_size, 99)) if token not in barred], size)
     return Loaded(process, adapted(made, special, found).to(device), tokenizer, special)
 
 

@@ -70,7 +70,7 @@ def own_states(config: Config) -> dict[str, Any]:
     size, states = config.get("vocab_size"), config.get("num_states")
     if states != (size or 0) + 1:
         raise ValueError(
-            f"num_states={states}, vocab_size={size}: only a network of words and a mask tells its noise; load it with "
+            f"num_states={states}, vocab_size={size}: only with tokens and a mask is its noise known; load it with "
             f"{config.get('class')}.from_pretrained and build the process that it was trained on"
         )
     return dict(config)
@@ -103,21 +103,21 @@ def own(source: Source) -> nn.Module:
 
 
 @torch.no_grad()
-def check_sight(name: str, network: nn.Module, words: Sequence[int], size: int) -> None:
+def check_sight(name: str, network: nn.Module, tokens: Sequence[int], size: int) -> None:
     """Check that positions depend on all later ones, or on those of their block, and on no others.
 
     Args:
         name: name of the model, for messages.
         network: ``(z, t) -> logits``.
-        words: at least three tokens; with fewer nothing is checked.
+        tokens: at least three tokens; with fewer nothing is checked.
         size: positions of a block, 0 without blocks.
 
     Raises:
         ValueError: a dependence that is missing, or one too many.
     """
-    if len(words) < 3 or size == 1:
+    if len(tokens) < 3 or size == 1:
         return
-    first, *others = words[:3]
+    first, *others = tokens[:3]
     device = next((one.device for one in network.parameters()), torch.device("cpu"))
 
     def moved(front: int) -> float:
@@ -201,7 +201,7 @@ class RemoteBlocks(Remote):
 class Prefix(NamedTuple):
     """Cache of a network that stores no keys and values: the tokens, (B, L)."""
 
-    words: Int[Tensor, "B L"]
+    tokens: Int[Tensor, "B L"]
 
     def rows(self, index: Tensor) -> "Prefix":
         """Select sequences."""

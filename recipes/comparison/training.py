@@ -40,7 +40,7 @@ class Config:
 
     num_clusters: int = 64
     cluster_dim: int = 64
-    cluster_reach: int = 1  # neighbours next door group words by the part they play, distant ones by topic
+    cluster_reach: int = 1  # adjacent neighbours group words by syntax, distant ones by topic
 
     dim: int = 128
     depth: int = 2
@@ -157,7 +157,7 @@ def evaluate(config: Config, trained: dict[str, Trained], data: Data) -> tuple[d
 
 
 def baselines(config: Config, data: Data) -> tuple[float, dd.Tally]:
-    """Return the entropy of the validation text's words in nats, and its nats under the frequencies of training."""
+    """Return the entropy of the validation text's tokens in nats, and its nats under the frequencies of training."""
     counts = data.validation.tokens.flatten().bincount(minlength=config.vocab_size).double()
     shares = counts / counts.sum()
     learned = data.stream.bincount(minlength=config.vocab_size).double() + 0.5

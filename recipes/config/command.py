@@ -46,15 +46,15 @@ def choose(
         ValueError: invalid values of a recipe.
         SystemExit: unknown flags, with the nearest known one; or a request for help.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    check_flags(words)
+    line = list(sys.argv[1:] if arguments is None else arguments)
+    check_flags(line)
     parser = argparse.ArgumentParser(prog=prog, add_help=False, allow_abbrev=False)
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--accept-changes", action="store_true")
     parser.add_argument("--recipe", type=Path)
     parser.add_argument("--estimate", type=int)
     parser.add_argument("--data.folder", type=Path, dest="folder")  # first, as it determines the corpus
-    switches, rest = parser.parse_known_args(words)
+    switches, rest = parser.parse_known_args(line)
     if switches.recipe is not None:
         variants = {FILE: (f"as {switches.recipe} says", read_recipe(switches.recipe))}
         rest = [FILE, *rest]
@@ -74,7 +74,7 @@ def choose(
         raise SystemExit(0)
     if ALL in rest:
         # without a variant, the keys of the first one: others have other keys of their process
-        given = [word for word in rest if word != ALL]
+        given = [part for part in rest if part != ALL]
         rest = [*(given if given and given[0] in variants else [next(iter(variants)), *given]), "--help"]
     shown = {name: (text, typed(recipe)) for name, (text, recipe) in variants.items()}
     description = " ".join(NOTE.split())

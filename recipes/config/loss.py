@@ -40,7 +40,7 @@ class Loss:
     weighting: dict[str, Any] | str = "clip:2"
     """Transformation of the weights of the loss, one of ``ddlib.weightings``; evaluation changes no weight."""
     mode: Literal["standard", "hard", "edges"] = "standard"
-    """"edges": losses on all edges below a token's state; "hard": the paper's ablation, masks predict words."""
+    """"edges": losses on all edges below a token's state; "hard": the paper's ablation, masks predict tokens."""
     edge_weights: tuple[float, ...] | None = None
     """For "edges", one factor per edge, that above the tokens first; none: those of the bound."""
     auxiliary: float = 0.0
@@ -136,7 +136,7 @@ class Loss:
         """
         padding = [f"padding {'counted' if self.count_padding else 'left out'}"] if padded else []
         weights = "" if self.edge_weights is None else f" times {', '.join(f'{w:g}' for w in self.edge_weights)}"
-        asked = {"hard": ["masks predict words"], "edges": [f"all edges below a token{weights}"]}.get(self.mode, [])
+        asked = {"hard": ["masks predict tokens"], "edges": [f"all edges below a token{weights}"]}.get(self.mode, [])
         second = [f"{self.auxiliary:g} x that of clusters added"] if self.auxiliary else []
         if self.consistency:
             second.append(f"{self.consistency:g} x the consistency loss ({self.consistency_divergence}) added")

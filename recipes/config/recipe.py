@@ -236,8 +236,8 @@ class Recipe:
     steps: int = field(metadata=FIRST)
     """Steps of the optimizer."""
     start: str = "random"
-    """"text": begin at the words' frequencies, with embeddings of their neighbourhoods; for short runs. Else the folder
-    of a run: begin at its weights."""
+    """"text": begin at the tokens' frequencies, with embeddings of their neighbourhoods; for short runs. Else the
+    folder of a run: begin at its weights."""
     seed: int = field(default=0, metadata=FIRST)
     """Of the weights, the order of the text, times, noise and dropout."""
 

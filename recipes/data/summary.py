@@ -30,8 +30,8 @@ def table(prepared: Prepared, length: int) -> str:
         rows.append((name, *counts, _unknown(prepared, name), *(f"{mean:.2f}" for mean in means), longer))
     lines = _aligned(rows)
     ids = f"pad {prepared.pad_id}, begin {prepared.bos_id}, end {prepared.eos_id}"
-    words = f"{prepared.vocab_size} words ({ids}), vocabulary {prepared.fingerprint[:12]}"
-    return "\n".join([f"{prepared.folder}: {words}", *lines, *_notes(prepared)])
+    tokens = f"{prepared.vocab_size} tokens ({ids}), vocabulary {prepared.fingerprint[:12]}"
+    return "\n".join([f"{prepared.folder}: {tokens}", *lines, *_notes(prepared)])
 
 
 def _symbols_table(prepared: Prepared, layout: Layout) -> str:

@@ -40,7 +40,7 @@ class SpecialIds:
     @property
     def ends(self) -> tuple[int, ...]:
         """All tokens that end a text."""
-        return tuple(dict.fromkeys(word for word in (self.eos, *self.others) if word is not None))
+        return tuple(dict.fromkeys(token for token in (self.eos, *self.others) if token is not None))
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> Tokenizer:
@@ -80,7 +80,7 @@ def learn_tokenizer(name: str, documents: datasets.Dataset) -> Tokenizer:
         ValueError: not a number, or fewer tokens than bytes or more than the text yields.
     """
     if not name.removeprefix(TRAIN).isdigit():
-        raise ValueError(f"tokenizer={name!r}: must be {TRAIN} and a number of words, like {TRAIN}4096")
+        raise ValueError(f"tokenizer={name!r}: must be {TRAIN} and a number of tokens, like {TRAIN}4096")
     text = "\n".join(row["text"] or "" for row in islice(documents, LEARNED_FROM))
     try:
         tokenizer = train_tokenizer(text, int(name.removeprefix(TRAIN)))

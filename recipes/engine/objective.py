@@ -133,7 +133,7 @@ class Objective(nn.Module):
         memory = recalled(noisy, lambda: self._called(self.model.features, noisy), self.half)
         with torch.autocast(noisy.z.device.type, torch.bfloat16, enabled=self.half):
             output, clusters = self._features(noisy, memory) if split else (self._called(self.model, noisy), None)
-            # a logit of minus infinity says that a word is impossible
+            # a logit of minus infinity says that a token is impossible
             sound = output.isfinite() if split else output < torch.inf
             if output.device.type == "cpu" and not bool(sound.all()):
                 # ddlib would refuse them here, as it does not on accelerators; but every rank must reach the exchange

@@ -34,7 +34,7 @@ def quality(documents: Sequence[Sequence[int]], scores: Scores | None = None) ->
     nats, entropy = None, None
     if scores is not None and bool((scores.tokens > 0).any()):
         nats = generative(scores, documents).per_token
-    if any(len(words) for words in documents):
+    if any(len(tokens) for tokens in documents):
         entropy = mean_entropy(documents)
     return {"nats": _with_error(nats), "entropy": _with_error(entropy)}
 
@@ -56,9 +56,9 @@ def judged(
         scorer: the judge; None for the entropy alone.
         bos: see ``score``.
     """
-    texts = [] if scorer is None else [saved.tokenizer.decode(words) for words in documents]
+    texts = [] if scorer is None else [saved.tokenizer.decode(tokens) for tokens in documents]
     found = quality(documents, None if scorer is None else score(scorer, texts, bos))
-    return {**found, "samples": len(documents), "empty": sum(not words for words in documents)}
+    return {**found, "samples": len(documents), "empty": sum(not tokens for tokens in documents)}
 
 
 def held_out_documents(saved: LoadedModel, length: int, count: int) -> list[list[int]] | None:
@@ -75,8 +75,8 @@ def held_out_documents(saved: LoadedModel, length: int, count: int) -> list[list
     stream = examples(part, length=length, pad_id=data.fill_id, batch_size=count, seed=WINDOWS, threads=0)
     with closing(stream):
         batch = next(iter(stream))
-    rows = [words[there].tolist() for words, there in zip(batch.x, batch.mask, strict=True)]
-    return [saved.document(words) for words in rows]
+    rows = [tokens[there].tolist() for tokens, there in zip(batch.x, batch.mask, strict=True)]
+    return [saved.document(tokens) for tokens in rows]
 
 
 def fewest_calls(saved: LoadedModel, sampling: Sampling, length: int) -> int:

@@ -61,8 +61,8 @@ def generated(
     Raises:
         ValueError: fewer than two samples have anything to score.
     """
-    documents = [saved.document(words) for words in drawn]
-    texts = [saved.tokenizer.decode(words) for words in documents]
+    documents = [saved.document(tokens) for tokens in drawn]
+    texts = [saved.tokenizer.decode(tokens) for tokens in documents]
     found = generative(score(scorer, texts, bos, batch), documents)
     per_token = Estimate.of(found.per_token, [])
     if math.isnan(per_token.error):

@@ -39,9 +39,9 @@ def draw_samples(
     for group in together(saved, rows, pace.block, make_sampler(saved, sampling.sampler), batch):
         states, longest, lengths = stacked(saved, [rows[place] for place in group])
         index = torch.tensor([own[place] for place in group], device=world.device)
-        words = draw(saved, sampling, seed, index, longest, states, lengths=lengths, lead=start.lead)
-        drawn |= {own[place]: words[n, : rows[place].length].tolist() for n, place in enumerate(group)}
-    everything = {number: words for part in world.gather(drawn) for number, words in part.items()}
+        tokens = draw(saved, sampling, seed, index, longest, states, lengths=lengths, lead=start.lead)
+        drawn |= {own[place]: tokens[n, : rows[place].length].tolist() for n, place in enumerate(group)}
+    everything = {number: tokens for part in world.gather(drawn) for number, tokens in part.items()}
     return [everything[number] for number in range(count)]
 
 
@@ -80,7 +80,7 @@ def measured(
         seed: seed of their noise.
     """
     labels = None if sampling.label is None else np.full(len(drawn), saved.class_of(sampling.label))
-    documents = [np.array(saved.document(words)) for words in drawn]
+    documents = [np.array(saved.document(tokens)) for tokens in drawn]
     return {
         "metrics": metrics.measure(documents, data, labels),
         "samples": len(drawn),

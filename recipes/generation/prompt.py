@@ -45,11 +45,11 @@ class Row:
     prompted: int = 0
     """Number of states at the front that belong to the prompt: an end token among them ends nothing."""
 
-    def end(self, words: Sequence[int], ends: Collection[int]) -> int:
+    def end(self, tokens: Sequence[int], ends: Collection[int]) -> int:
         """Return the first position of ``ends`` behind those of the prompt; else the number of tokens."""
         prompt = self.states[: self.prompted].tolist()
-        places = range(self.first, len(words))
-        return next((i for i in places if words[i] in ends and prompt[i : i + 1] != [words[i]]), len(words))
+        places = range(self.first, len(tokens))
+        return next((i for i in places if tokens[i] in ends and prompt[i : i + 1] != [tokens[i]]), len(tokens))
 
 
 def check_prompt(text: str, chat: bool = False) -> None:
@@ -272,9 +272,9 @@ def together(
     pads = saved.leaves_out and has_mask(saved) and sampler.supports_stopping
 
     def alike(number: int) -> tuple[int, ...]:
-        own, words = rows[number].length, bool((states[number] < saved.process.vocab_size).any())
+        own, tokens = rows[number].length, bool((states[number] < saved.process.vocab_size).any())
         # noise is split between blocks, where there are several
-        return (0, int(own == block)) if pads and words else (1, own, len(states[number]))
+        return (0, int(own == block)) if pads and tokens else (1, own, len(states[number]))
 
     by_length = sorted(range(len(rows)), key=lambda number: rows[number].length)
     for group in batches(by_length, alike, size):

@@ -156,7 +156,9 @@ class Sampling:
             ends = saved.special.ends
             if not ends:
                 raise ValueError(f"end={self.end!r}, min_tokens={self.min_tokens}: {saved.name} has no end of text")
-            found += [EndOfText(word, self.min_tokens, last=last, fill=saved.behind if last else None) for word in ends]
+            found += [
+                EndOfText(token, self.min_tokens, last=last, fill=saved.behind if last else None) for token in ends
+            ]
         return found if self.stop_entropy is None else [*found, Settled(self.stop_entropy)]
 
     def conditioned(self, saved: LoadedModel, denoiser: Denoiser) -> Denoiser:
@@ -186,10 +188,10 @@ class Sampling:
             ValueError: a text that is not one token.
         """
         found = {text: saved.encode(text) for text in self.forbidden}
-        for text, words in found.items():
-            if len(words) != 1:
-                raise ValueError(f"forbidden={text!r}: is {len(words)} tokens, must be one: tokens are what is drawn")
-        return [word for words in found.values() for word in words]
+        for text, tokens in found.items():
+            if len(tokens) != 1:
+                raise ValueError(f"forbidden={text!r}: is {len(tokens)} tokens, must be one: tokens are what is drawn")
+        return [token for tokens in found.values() for token in tokens]
 
 
 def draw(

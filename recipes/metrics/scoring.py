@@ -130,16 +130,16 @@ def beginning(scorer: Scorer) -> list[int]:
     return [scorer.tokenizer.bos_token_id]
 
 
-def unigram_entropy(words: Sequence[Hashable]) -> float:
+def unigram_entropy(tokens: Sequence[Hashable]) -> float:
     """Return the entropy of one sample's token frequencies in nats: 0 to log n; NaN if the sample is empty."""
-    if not words:
+    if not tokens:
         return math.nan
-    return sum(count / len(words) * math.log(len(words) / count) for count in Counter(words).values())
+    return sum(count / len(tokens) * math.log(len(tokens) / count) for count in Counter(tokens).values())
 
 
 def mean_entropy(documents: Sequence[Sequence[int]]) -> dd.Measure:
     """Return the mean of ``unigram_entropy`` over the samples that are not empty, in nats."""
-    entropies = torch.tensor([unigram_entropy(words) for words in documents if len(words)], dtype=torch.float64)
+    entropies = torch.tensor([unigram_entropy(tokens) for tokens in documents if len(tokens)], dtype=torch.float64)
     return dd.Measure.ratio(entropies, torch.ones_like(entropies), "nats")
 
 
@@ -160,7 +160,7 @@ def generative(scores: Scores, documents: Sequence[Sequence[int]]) -> Generative
         dd.Measure.ratio(scores.nats[predicted], scores.tokens[predicted].double(), "nats/scorer token"),
         mean_entropy(documents),
         len(documents),
-        sum(not words for words in documents),
+        sum(not tokens for tokens in documents),
         scores.cut,
         int(scores.tokens.sum()),
     )

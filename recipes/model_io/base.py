@@ -58,7 +58,7 @@ class LoadedModel:
     leaves_out: bool = False
     """Whether the network supports padding, by ``present``."""
     leads: bool = False
-    """Whether the network encodes the prompt separately: ``denoiser.after(words)`` (B, P) continues it."""
+    """Whether the network encodes the prompt separately: ``denoiser.after(tokens)`` (B, P) continues it."""
     undecided: bool = False
     """Whether the files leave open if the network was trained by blocks, and it could be."""
     recipe: Recipe | None = None
@@ -104,7 +104,7 @@ class LoadedModel:
     @property
     def ends(self) -> tuple[int, ...]:
         """Tokens that end a text, padding too."""
-        return tuple(word for word in (*self.special.ends, self.special.pad) if word is not None)
+        return tuple(token for token in (*self.special.ends, self.special.pad) if token is not None)
 
     def chat(self, messages: Sequence[Mapping[str, str]], answers: bool = True) -> str:
         """Format messages, each with its ``role`` and its ``content``, as one text.
@@ -146,15 +146,15 @@ class LoadedModel:
         backend = getattr(self.tokenizer, "backend", self.tokenizer)
         return Symbols(backend) if isinstance(backend, Tokenizer) else None
 
-    def document(self, words: Sequence[int]) -> list[int]:
+    def document(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens between the beginning of a document, if it is there, and its end.
 
         Rows that are cut from the concatenation of texts begin and end anywhere: all their tokens but special ones.
         """
         if self.rows == "wrapped":
-            return [word for word in words if word not in (self.special.bos, *self.ends)]
-        return self.ended(words[1:] if words and words[0] == self.special.bos else words)
+            return [token for token in tokens if token not in (self.special.bos, *self.ends)]
+        return self.ended(tokens[1:] if tokens and tokens[0] == self.special.bos else tokens)
 
-    def ended(self, words: Sequence[int]) -> list[int]:
+    def ended(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens before the end of a document, which is the first end of text or padding."""
-        return list(takewhile(lambda word: word not in self.ends, words))
+        return list(takewhile(lambda token: token not in self.ends, tokens))

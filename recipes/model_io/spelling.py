@@ -17,11 +17,11 @@ class TokenizerProtocol(Protocol):
         """Return the tokens of a text."""
         ...
 
-    def decode(self, words: Sequence[int]) -> str:
+    def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens, without special ones."""
         ...
 
-    def id_to_token(self, word: int) -> str | None:
+    def id_to_token(self, token: int) -> str | None:
         """Return a token's entry in the vocabulary."""
         ...
 

@@ -25,9 +25,9 @@ def variants(recipe: Recipe, weight_clip: float) -> Mapping[str, tuple[str, Reci
     processes = {
         "mdlm": ("masked diffusion", {"kind": "mdlm"}),
         "gidd": ("masks and uniform noise", {"kind": "gidd", "p_uniform": 0.1}),
-        "hdlm": ("words, clusters, the mask", {"kind": "hdlm", "clusters": 64}),
-        "hdlm-levels": ("words, several levels of clusters, the mask", levels),
-        "noisy": ("hdlm with words that can be wrong", {"kind": "hdlm_noisy", "clusters": 64, "p_uniform": 0.1}),
+        "hdlm": ("tokens, clusters, the mask", {"kind": "hdlm", "clusters": 64}),
+        "hdlm-levels": ("tokens, several levels of clusters, the mask", levels),
+        "noisy": ("hdlm with tokens that can be wrong", {"kind": "hdlm_noisy", "clusters": 64, "p_uniform": 0.1}),
     }
     losses = {name: replace(recipe.loss, weighting=f"clip:{weight_clip}") for name in processes}
     losses["gidd"], output = replace(recipe.loss, weighting="dynamic"), recipe.output

@@ -136,11 +136,11 @@ class Filmed(Sampler):
             self._keep(t, z)
         self._before, self._t, self._calls = z, t, self._heard.calls.clone()
 
-    def end(self, words: Tokens) -> list[Text]:
+    def end(self, tokens: Tokens) -> list[Text]:
         """Return the trajectories, given the result of ``dd.sample``."""
-        words = words[: self.most]
-        if not torch.equal(words, self._before) or not torch.equal(self._heard.calls, self._calls):
-            self._keep(torch.zeros_like(self._t), words)
+        tokens = tokens[: self.most]
+        if not torch.equal(tokens, self._before) or not torch.equal(self._heard.calls, self._calls):
+            self._keep(torch.zeros_like(self._t), tokens)
         return self._texts
 
     def __repr__(self) -> str:

@@ -176,7 +176,7 @@ def speller(tokenizer: Tokenizer, names: Sequence[str]) -> Spell:
         names: names of the clusters, in the order of their states.
     """
     size = tokenizer.get_vocab_size()
-    plain = (word for word in range(size) if tokenizer.decode([word]).strip().isalpha())
+    plain = (token for token in range(size) if tokenizer.decode([token]).strip().isalpha())
     other = next(plain, 0)
     before = tokenizer.decode([other])
 

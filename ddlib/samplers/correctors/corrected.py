@@ -48,7 +48,7 @@ class Corrected(Sampler):
         if not predictor.on_time_grid:
             raise TypeError(
                 f"predictor is {predictor!r}, must be one whose states are at the times of the grid (on_grid): "
-                "the steps of events have no time that a corrector could take, Ancestral draws from the same distribution; "
+                "the steps of events have no time for a corrector, Ancestral draws from the same distribution; "
                 "Particles take Corrected inside"
             )
         require(len(interval) == 2, f"interval is {interval!r}, must be two times")
