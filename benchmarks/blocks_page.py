@@ -34,7 +34,7 @@ def tables(results: dict[str, Any]) -> str:
     """Return a row for every kind and size."""
     runs = results["runs"]
     kinds, sizes = kinds_and_sizes(runs)
-    heads = ("process", "block", "bits per word, each seed", "less the whole text", "less MDLM in such blocks")
+    heads = ("process", "block", "bits per token, each seed", "less the whole text", "less MDLM in such blocks")
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for kind in kinds:
         for size in sizes:
@@ -64,7 +64,7 @@ def draw(results: dict[str, Any], images: Path) -> None:
                 color=colour, markersize=4,
             )  # fmt: skip
     axis.set_xticks(range(len(sizes)), [f"{size}" for size in sizes])
-    axis.set(xlabel="positions of a block", ylabel="bits per word, at most")
+    axis.set(xlabel="positions of a block", ylabel="bits per token, at most")
     axis.legend(frameon=False)
     figure.savefig(images / "blocks.png")
 

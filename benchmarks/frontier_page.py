@@ -90,7 +90,7 @@ def tables(told: dict[str, Any]) -> str:
     frontier = table(found, FRONTIER, lambda c: f"{c.steps} steps, temperature {c.temperature:g}", "`ancestral`")
     calls = table(found, CALLS, lambda c: f"`{c.sampler}`, {c.steps} steps", "temperature 1")
     note = (
-        "In each cell: the judge's nats per token, the entropy of a text's words in nats, and network calls a text. "
+        "In each cell: the judge's nats per token, the entropy of a text's tokens in nats, and network calls a text. "
         f"Held-out speeches have {real.nats:.3f} ± {real.error:.3f} and {real.entropy:.2f}."
     )
     return "\n\n".join(["\n".join(bounds), note, "\n".join(frontier), "\n".join(calls)])
