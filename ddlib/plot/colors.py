@@ -60,7 +60,7 @@ def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = Non
 
 
 def level_names(subject: ForwardProcess | Hierarchy) -> list[str]:
-    """Return the names of the levels: token, cluster (or cluster 1, cluster 2, ..., or those of the tree), mask.
+    """Return the names of the levels: word, cluster (or cluster 1, cluster 2, ..., or those of the tree), mask.
 
     Example:
         >>> import ddlib as dd
@@ -71,7 +71,7 @@ def level_names(subject: ForwardProcess | Hierarchy) -> list[str]:
     middle = ["cluster"] if above == 2 else [f"cluster {i}" for i in range(1, above)]
     named = list(_names(subject).levels)
     middle = named if len(named) == len(middle) else middle
-    return ["word", *middle, *["mask" if subject.levels[-1] == 1 else "no token"] * (above > 0)]
+    return ["word", *middle, *["mask" if subject.levels[-1] == 1 else "no word"] * (above > 0)]
 
 
 def band_of(process: ForwardProcess, states: Int64[Tensor, "n L"], x: Int64[Tensor, "L"]) -> Int64[Tensor, "n L"]:

@@ -43,6 +43,8 @@ class Counterexample:
     hint: str = ""
     """Suggested fix, if known."""
 
+    says = Renamed("message")
+
     def __str__(self) -> str:
         return self.text()
 

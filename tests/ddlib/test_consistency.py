@@ -95,7 +95,7 @@ def test_a_teacher_at_the_wrong_time_has_a_gradient():
             return super().token_likelihood(z, (t + 0.1).clamp_max(1.0))
 
     check = CLAIM.check(Late(3, 0.3), full=False)
-    assert check.ok is False and "at the exact network the loss has the slope" in check.counterexample.says
+    assert check.ok is False and "at the exact network the loss has the slope" in check.counterexample.message
 
 
 @pytest.mark.parametrize("kind", slow_but(KINDS, "masked", "tree", "blur"))

@@ -246,7 +246,7 @@ def test_every_process_with_a_level_above_its_words_takes_factors_of_levels(proc
 def test_words_alone_have_no_level_to_weigh():
     for process in (Uniform(5, Linear()), RateMatrix(RING, Linear())):
         logits, x, z, t = batch(process, rows=4)
-        with pytest.raises(TypeError, match=f"{type(process).__name__} has words alone: no level above to weigh"):
+        with pytest.raises(TypeError, match=f"{type(process).__name__} has tokens alone: no level above to weigh"):
             dd.training_loss(process, logits, x, z, t, weighting=PerLevel([1.0]))
 
 

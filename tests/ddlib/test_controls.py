@@ -275,7 +275,7 @@ def test_a_custom_ending_that_never_occurs_changes_nothing():
     process = LEVELS["hdlm"]
     ours = generate(process, Halves(process), endings=[Never(), Never()])
     assert torch.equal(ours, generate(process, Halves(process)))
-    assert repr(EndOfText(3, 2)) == "EndOfText(word=3, least=2, last=True, fill=3)"
+    assert repr(EndOfText(3, 2)) == "EndOfText(token=3, least=2, last=True, fill=3)"
 
 
 TREE = dd.presets.hdlm(PARENTS)

@@ -293,7 +293,7 @@ def test_the_report_explains_a_wrong_method(method, new, name, message):
 
 def test_words_take_numbers_from_the_worst_place_and_leave_braces_alone():
     def compare(subject, point):
-        yield Comparison("q", ("i",), torch.tensor([0.0, 2.0, 5.0]), torch.zeros(3), 1.0, says="q[{i}] = {got:g}")
+        yield Comparison("q", ("i",), torch.tensor([0.0, 2.0, 5.0]), torch.zeros(3), 1.0, message="q[{i}] = {got:g}")
 
     assert failed_text(compare) == "q[2] = 5"
 

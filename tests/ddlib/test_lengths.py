@@ -382,7 +382,7 @@ def test_a_rule_is_one_class():
     drawn = next(i for i in range(9) if states[1][i] != MASK)
     assert states[1][6:] == [0] * 3 and states[1].count(MASK) == 5 and drawn in (0, 1, 5)
     assert MASK not in states[-1] and states[-1][6:] == [0] * 3
-    assert repr(Doubling(END, start=3)) == "Doubling(word=4, start=3, block=None, fill=4)"
+    assert repr(Doubling(END, start=3)) == "Doubling(token=4, start=3, block=None, fill=4)"
 
 
 class Last(Ending):

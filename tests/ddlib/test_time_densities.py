@@ -187,7 +187,7 @@ def test_a_process_without_closed_form_reads_its_density_off_all_of_its_states(m
     process = dd.processes.RateMatrix(torch.eye(162).roll(1, 0) - torch.eye(162), dd.schedules.Linear())
     assert process.time_density(8).weight(GRID).isfinite().all()
     monkeypatch.setattr(sys.modules["ddlib.processes.optimal_times"], "_DENSE", 161)
-    with pytest.raises(TypeError, match="RateMatrix offers no reduction to fewer words"):
+    with pytest.raises(TypeError, match="RateMatrix offers no reduction to fewer tokens"):
         process.time_density(8)
 
 

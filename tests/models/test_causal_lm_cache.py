@@ -176,5 +176,5 @@ def test_a_network_that_keeps_less_than_every_word_is_refused_by_name(folders, m
             return getattr(self.kept, name)
 
     monkeypatch.setattr(type(model), "opened", lambda self, cache: Short(opened(self, cache)))
-    with pytest.raises(ValueError, match=r"does not keep keys and values of every word: dd\.sample\(keep=False\)"):
+    with pytest.raises(ValueError, match=r"does not keep keys and values of every token: dd\.sample\(keep=False\)"):
         model.prefill(draw(4))

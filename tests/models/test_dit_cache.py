@@ -236,7 +236,7 @@ def test_other_caches_and_tokens_are_refused_by_name():
     model, z, t = trained(block_size=2), draw(2, most=STATES), torch.rand(2)
     with pytest.raises(TypeError, match="cache is 'cache', must be a Cache from prefill, or None"):
         model.extend(z, t, "cache")
-    with pytest.raises(TypeError, match=r"clean has dtype torch.float32: expected words, of the dtype of z"):
+    with pytest.raises(TypeError, match=r"clean has dtype torch.float32: expected tokens, of the dtype of z"):
         model(z, t, clean=z.float())
 
 

@@ -271,5 +271,5 @@ def test_folders_written_by_ddlib(tmp_path, tree):
 
 def test_folders_of_ddlib_with_other_noise(tmp_path):
     DiT(num_states=14, vocab_size=11, dim=16, depth=1, heads=2).save_pretrained(tmp_path / "ours")
-    with pytest.raises(ValueError, match=r"num_states=14, vocab_size=11: only a network of words and a mask tells its"):
+    with pytest.raises(ValueError, match=r"num_states=14, vocab_size=11: only with tokens and a mask is its"):
         hub.load(tmp_path / "ours")

@@ -187,7 +187,7 @@ def test_padding_that_a_published_tokenizer_lacks_is_refused_and_not_taken_for_a
     path = folder / "recipe.yaml"
     path.write_text(path.read_text().replace("pad: '[PAD]'", "pad: '[FILL]'"))
     write_manifest(folder, read_facts(folder))
-    with pytest.raises(ValueError, match=r"vocabulary has 303 tokens, the process 302 words"):
+    with pytest.raises(ValueError, match=r"vocabulary has 303 tokens, the process 302 tokens"):
         open_saved(folder)
 
 

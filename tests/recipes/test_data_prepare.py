@@ -380,7 +380,7 @@ def test_speeches_need_no_network(tmp_path, monkeypatch, capsys):
     prepared = open_prepared(tmp_path / "sotu", speeches(300))
     assert len(prepared.validation) == 1000 and len(prepared.train) > 1000
     output = capsys.readouterr().out
-    assert f"{len(prepared.train):,}" in output and "over 64 tokens" in output and "302 words" in output
+    assert f"{len(prepared.train):,}" in output and "over 64 tokens" in output and "302 tokens" in output
 
 
 @pytest.mark.parametrize("count", [4, 39, 200])
