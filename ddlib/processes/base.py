@@ -178,7 +178,7 @@ class ForwardProcess(Float64Module, Part):
         """
         tokens = z if x is None else x
         if x is not None:
-            check_tokens("x", x, self.vocab_size, "words")
+            check_tokens("x", x, self.vocab_size, "tokens")
         if z is not None:
             check_tokens("z", z, self.num_states, "states")
         for name, time in (("t", t), ("s", s)):

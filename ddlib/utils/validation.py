@@ -61,7 +61,7 @@ def check_shape(name: str, tensor: Tensor, shape: Sequence[int | None], rule: st
     require(fits, f"{name} has shape {tuple(tensor.shape)}, must be {rule}")
 
 
-def check_tokens(name: str, tokens: Tensor, limit: int, what: str = "words") -> None:
+def check_tokens(name: str, tokens: Tensor, limit: int, what: str = "tokens") -> None:
     """Raise unless ``tokens`` is int64 (B, L), not empty, and within ``[0, limit)``.
 
     Raises:

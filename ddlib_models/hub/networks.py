@@ -201,7 +201,7 @@ class RemoteBlocks(Remote):
 class Prefix(NamedTuple):
     """Cache of a network that stores no keys and values: the tokens, (B, L)."""
 
-    tokens: Int[Tensor, "B L"]
+    words: Int[Tensor, "B L"]
 
     def rows(self, index: Tensor) -> "Prefix":
         """Select sequences."""

@@ -78,7 +78,7 @@ HIERARCHY = r"""
     Tree([]) | ValueError | parents is empty.*Flat
     Tree([[]]) | (TypeError, ValueError) | parents\[0\]
     Tree([[0, 0, 1, 1], [0, 0, 0]]) | ValueError | parents\[1\] has 3 entries, must have 2
-    Tree([[0, 0, 1, 1]], vocab_size=3) | ValueError | parents\[0\] has 4 entries, must have 3: one per word \(the mask
+    Tree([[0, 0, 1, 1]], vocab_size=3) | ValueError | parents\[0\] has 4 entries, must have 3: one per token \(the mask
     Tree([[0, 0, 1]], xi=0.0) | ValueError | xi of parents\[0\] is 0.0.*\(0, 1\]
     Tree([[0, 0, 1]], xi=1.5) | ValueError | xi of parents\[0\] is 1.5.*\(0, 1\]
     Tree([[0, 0, 1]], xi=NAN) | ValueError | xi of parents\[0\] is nan.*\(0, 1\]
@@ -139,9 +139,9 @@ SCHEDULE = r"""
     RateMatrix(torch.zeros(0, 0), Linear()) | ValueError | matrix has shape \(0, 0\)
 """
 TOKENS = r"""
-    nelbo(x=ids(0, 3, 5)) | ValueError | x holds 5.*words in \[0, 5\)
-    nelbo(x=ids(0, 3, -100)) | ValueError | x holds -100.*words in \[0, 5\)
-    MASKED.sample(ids(-1), T) | ValueError | x holds -1.*words in \[0, 5\)
+    nelbo(x=ids(0, 3, 5)) | ValueError | x holds 5.*tokens in \[0, 5\)
+    nelbo(x=ids(0, 3, -100)) | ValueError | x holds -100.*tokens in \[0, 5\)
+    MASKED.sample(ids(-1), T) | ValueError | x holds -1.*tokens in \[0, 5\)
     nelbo(z=ids(0, 6, 5)) | ValueError | z holds 6.*states in \[0, 6\)
     nelbo(z=ids(1, 5, 5)) | ValueError | z\[0, 0\] = 1 .*x\[0, 0\] = 0 at t = 0.5.*process.sample
     nelbo(z=ids(0, 6, 5), process=CLUSTERS) | ValueError | z\[0, 2\] = 5 .*x\[0, 2\] = 4
@@ -196,7 +196,7 @@ LOGIT = r"""
     loss(process=UNIFORM, z=X, mode="edges") | TypeError | mode is 'edges', which Uniform .*must be 'standard'
     loss(mode="soft") | ValueError | mode is 'soft'.*'standard', 'hard'
     loss(process=UNIFORM, z=X, mode="hard") | TypeError | mode is 'hard', which Uniform .*must be 'standard'
-    loss(process=UNIFORM, z=X, weighting=PerLevel([1.0])) | TypeError | factors.*Uniform has words alone
+    loss(process=UNIFORM, z=X, weighting=PerLevel([1.0])) | TypeError | factors.*Uniform has tokens alone
     loss(weighting=PerLevel([1.0, 2.0])) | ValueError | factors has 2 entries, must have 1
     PerLevel([-1.0]) | ValueError | factors\[0\] is -1.0
     loss(reduction="sum") | ValueError | reduction is 'sum'.*'mean' or 'none'

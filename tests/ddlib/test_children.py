@@ -272,20 +272,20 @@ MASKS, FOUR = NOISE["masked"], TREES["four"]
 
 test_bad_input = refuses(r"""
     dd.nelbo(MASKS, torch.zeros(1, 1, 8), *ONE, parameterization=dd.Children(FOUR))
-        | ValueError | logits has 8 columns, must have 18: .*one per state but the root, and those of words have V
+        | ValueError | logits has 8 columns, must have 18: .*one per state but the root, and those of tokens have V
     dd.nelbo(MASKS, torch.zeros(1, 1, 18), *ONE) | ValueError | logits has 18 columns.*vocab_size 8
     dd.nelbo(MASKS, torch.zeros(1, 1, 8), *ONE, parameterization=dd.Children(Flat(9)))
-        | ValueError | parameterization has a tree over 9 words, the process has vocab_size 8
+        | ValueError | parameterization has a tree over 9 tokens, the process has vocab_size 8
     dd.nelbo(NOISE["gidd"], torch.zeros(1, 1, 8), *ONE, parameterization="children")
         | ValueError | parameterization is 'children', GIDD has no hierarchy: give dd.Children
     dd.nelbo(MASKS, torch.zeros(1, 1, 8), *ONE, parameterization="kids")
         | ValueError | parameterization is 'kids', must be one of 'cavity', 'posterior', 'children' or a dd.Children
-    dd.Children(FOUR, "joint") | ValueError | law is 'joint', must be
+    dd.Children(FOUR, "joint") | ValueError | parameterization is 'joint', must be
     dd.Children(FOUR, rows=torch.zeros(18, dtype=torch.int64)) | ValueError | rows holds a row twice
     dd.Children(FOUR, rows=torch.arange(18) - 1) | ValueError | rows holds -1, must be rows of a matrix
     dd.Children(FOUR, rows=torch.arange(8)) | ValueError | rows has shape \(8,\), must be \(S - 1,\) = \(18,\)
     dd.linear_nelbo(MASKS, torch.zeros(1, 1, 2), torch.zeros(8, 2), *ONE, parameterization=dd.Children(FOUR))
-        | ValueError | weight has shape \(8, 2\), must be \(S - 1, D\).* = \(18, 2\); V rows are logits of words
+        | ValueError | weight has shape \(8, 2\), must be \(S - 1, D\).* = \(18, 2\); V rows are logits of tokens
     dd.token_logits(FOUR, torch.zeros(8)) | ValueError | S - 1 = 18
     dd.nelbo(MASKS, torch.full((1, 1, 18), torch.nan), *ONE, parameterization=dd.Children(FOUR))
         | ValueError | logits at position \(0, 0\) hold NaN

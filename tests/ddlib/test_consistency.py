@@ -187,7 +187,7 @@ test_bad_options_are_refused = refuses(
     dd.bridge(M, X, OWN, OWN * torch.tensor([[0.5], [1.0]])) | ValueError | ^s.1. equals t.1. at every position
     dd.bridge(M, X, OWN, EARLY) | ValueError | s has shape .2,., must be that of t, .2, 2.
     dd.bridge(M, X, T5, -EARLY) | ValueError | s holds -0.1.*must lie in .0, 1.
-    dd.bridge(M, X + 3, T5, EARLY) | ValueError | x holds 3, must be words in .0, 3.
+    dd.bridge(M, X + 3, T5, EARLY) | ValueError | x holds 3, must be tokens in .0, 3.
     dd.bridge(X, M, T5, EARLY) | TypeError | process is tensor
     dd.consistency_loss(M, L, L, X, Z, T5, Z, S3) | ValueError | ^s.1. = 0.6.* must be below t.1.
     dd.consistency_loss(M, L, L4, X, Z, T5, Z, EARLY) | ValueError | ^target_logits, of the teacher: logits has 4

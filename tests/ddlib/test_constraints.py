@@ -445,7 +445,7 @@ test_refused = refuses(r"""
     draw(WORDS.behind(1), endings=[EndOfText(3)]) | ValueError | whose first 1 positions must be given in prompt
     draw(network=Steers()) | TypeError | steers the distribution of z_s: steer on='words'
     draw(forbidden=[0]) | ValueError | no sequence of length 4 satisfies
-    draw(network=impossible) | ValueError | the network thinks all words impossible .* at position 0
+    draw(network=impossible) | ValueError | the network thinks all tokens impossible .* at position 0
     WORDS.behind(-1) | ValueError | number is -1
 """)
 

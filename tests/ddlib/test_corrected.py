@@ -121,14 +121,14 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
     SelfCorrection(patience=0) | ValueError | patience is 0, must be at least 1
     Corrected(Gibbs(), Ancestral()) | TypeError | predictor is Gibbs\(.*\), must be a ddlib.samplers.Samp
     Corrected(Ancestral(), Psi()) | TypeError | corrector is Psi\(.*\), must be a ddlib.samplers.Corrector
-    Corrected(FirstHitting(), Gibbs()) | TypeError | predictor is FirstHitting.*at no time.*Ancestral
+    Corrected(FirstHitting(), Gibbs()) | TypeError | predictor is FirstHitting.*no time for a corrector.*Ancestral
     Corrected(Ancestral(), Gibbs(), 0) | ValueError | steps is 0, must be at least 1
     Corrected(Ancestral(), Gibbs(), 1, [0.5]) | ValueError | interval is \[0.5\], must be two times
     Corrected(Ancestral(), Gibbs(), 1, [0.5, 2]) | ValueError | interval\[1\] is 2, must be in \[0, 1\]
     Corrected(Ancestral(), Gibbs(), 1, [0.5, 0.5]) | ValueError | interval is .*, the earlier first
     refused("masked", Gibbs()) | TypeError | Gibbs needs at least two states.*has 1: .*Remask takes them
     refused("levels", Gibbs()) | TypeError | Gibbs needs at least two states.*never wrong.*Remask
-    refused("levels-xi", SelfCorrection()) | TypeError | SelfCorrection needs words that every other.*Remask
+    refused("levels-xi", SelfCorrection()) | TypeError | SelfCorrection needs tokens that every other.*Remask
     refused("gidd", EdgeBalance()) | TypeError | EdgeBalance needs a process with levels.*ForwardBackward ser
 """)
 

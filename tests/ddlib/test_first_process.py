@@ -84,7 +84,7 @@ def test_an_exception_is_one_failure_with_the_line_of_its_author():
     text = str(report)
     assert text.count("AttributeError") == 1 and f"line {line}: return self.to_mask" in text
     followers = [check.name for check in report.failures[1:]]
-    assert len(followers) >= 9 and f"{len(followers)} more checks end there: laws, Kolmogorov" in text
+    assert len(followers) >= 9 and f"{len(followers)} more checks end there: distributions, Kolmogorov" in text
     assert "rates" not in followers and f"NOT VERIFIED: 1 failure, {len(followers)} that may follow" in text
 
 
@@ -122,7 +122,7 @@ def test_the_report_shows_the_code_to_write():
         times, "rates"
     )
     times = wrong("transition", lambda self, s, t: self.to_mask(self.speed, torch.exp(s - t), 1.0))
-    assert "s, t = span(s, t, self.device)" in failed(times, "laws")
+    assert "s, t = span(s, t, self.device)" in failed(times, "distributions")
     mine = wrong("alpha", lambda self, t, xp=torch: math.cos(math.pi * t / 2), Schedule)
     assert "xp is torch, sympy or mpmath: write xp. in place of math." in failed(mine, "ends")
 
@@ -156,7 +156,7 @@ def test_wrong_rates_are_one_failure_and_the_first():
     text = str(report)
     assert text.index("ok   draws: sample") < text.index("FAIL Kolmogorov") < text.index("bound = entropy: bound from")
     assert text.count("FAIL") == 1 and text.splitlines()[-1].startswith("NOT VERIFIED: 1 failure, 4 that may follow")
-    assert "transitions and marginals are laws" not in text  # what holds is named, no more
+    assert "rows of transitions and marginals are distributions" not in text  # what holds is named, no more
     full = report.text(verbose=True)
     assert all(check.proves in full for check in report.checks) and full.endswith(
         text[text.index("  FAIL Kolmogorov") :]
@@ -257,21 +257,21 @@ def test_two_numbers_are_never_printed_alike():
     [
         ("rate_matrix", lambda self, t: Paced.rate_matrix(self, t).T, "rates",
          "its columns sum to 0: row = from, column = to, so return the transpose"),
-        ("transition", lambda self, s, t: Paced.transition(self, s, t).T, "laws", "its columns sum to 1: row = from"),
+        ("transition", lambda self, s, t: Paced.transition(self, s, t).T, "distributions", "its columns sum to 1: row = from"),
         ("rate_matrix", lambda self, t: Paced.rate_matrix(self, t).float(), "answers",
          "rate_matrix(t) is torch.float32 of shape (3, 3), must be torch.float64 of shape (3, 3)"),
         ("marginal", lambda self, x, t: Paced.marginal(self, x, t)[..., 1:], "answers",
          "marginal(x, t) is torch.float64 of shape (1, 2, 2), must be torch.float64 of shape (1, 2, 3)"),
         ("transition", lambda self, s, t: None, "answers", "transition(s, t) is NoneType, must be torch.float64"),
         ("transition", lambda self, s, t: Paced.transition(self, s, t + 0.1).float().double() if t < 0.6 else
-         Paced.transition(self, s, t), "laws", "the error is of float32's size: compute functions of time"),
+         Paced.transition(self, s, t), "distributions", "the error is of float32's size: compute functions of time"),
         ("marginal", lambda self, x, t: Paced.marginal(self, x, t.double() * (1 + 1e-6 * (t.dtype != torch.float64)))
          .to(t.dtype), "float32", "torch.float32 against torch.float64: compute functions of time in float64"),
         ("marginal", lambda self, x, t: Paced.marginal(self, x, t).double(), "dtypes and shapes",
          "marginal of torch.float32 arguments is torch.float64, must be torch.float32"),
         ("marginal", lambda self, x, t: gather_columns(each_time(lambda u: self.transition(0.0, u), t).mT, x % 2),
          "refusals",
-         "marginal takes x = 2, where words are 0 to 1: must raise a ValueError or TypeError that says so\n"
+         "marginal takes x = 2, where tokens are 0 to 1: must raise a ValueError or TypeError that says so\n"
          "       write as the first line of marginal: self.check_inputs(x=x, t=t)"),
         ("marginal", lambda self, x, t: gather_columns(each_time(lambda u: self.transition(0.0, u), t)[:, :2].mT, x),
          "refusals",

@@ -410,9 +410,9 @@ def refused(rule, process=PROCESS, sampler=GREEDY, **options):
 RULE = RULES["rho_eos"]
 GAP = torch.tensor([[1, MASK, 2]])
 test_refused = refuses(r"""
-    refused(8) | TypeError | length is 8, must be a ddlib.samplers.Length object such as RhoEOS\(word\)
-    refused(RhoEOS(5)) | ValueError | word of RhoEOS\(.*\) is 5, must be a word in \[0, 5\)
-    refused(RhoEOS(4, fill=7)) | ValueError | fill of RhoEOS\(.*\) is 7, must be a word
+    refused(8) | TypeError | length is 8, must be a ddlib.samplers.Length object such as RhoEOS\(token\)
+    refused(RhoEOS(5)) | ValueError | token of RhoEOS\(.*\) is 5, must be a token in \[0, 5\)
+    refused(RhoEOS(4, fill=7)) | ValueError | fill of RhoEOS\(.*\) is 7, must be a token
     refused(RULE, Uniform(5, Linear()), Ancestral()) | TypeError | length is RhoEOS\(.*\), which needs a mask state
     refused(RULE, GIDD(5, 0.3), Ancestral()) | TypeError | needs tokens that stay, those of GIDD.* may be wrong
     refused(RULE, sampler=Particles(Ancestral(), lambda z, t: t))

@@ -85,7 +85,7 @@ def test_likelihoods_of_all_texts_sum_to_one(order, name, steps):
 
 @st.composite
 def plain_processes(draw):
-    """Masks and trees that keep words in their clusters, of up to four levels."""
+    """Masks and trees that keep tokens in their clusters, of up to four levels."""
     tree = draw(strategies.hierarchies(max_depth=4, max_words=5))
     parents = [edge.parents.tolist() for edge in tree.maps[:-1]]
     schedule = draw(strategies.exact_schedules())
@@ -475,16 +475,16 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
     read(dd.presets.gidd(4, 0.2))
         | TypeError | needs a process with levels, GIDD.* has none.*ddlib.bound has an upper bound
     read(dd.presets.hdlm([0, 0, 1, 1], xi=0.9)) | TypeError
-        | one way down to each word.* xi < 1: what is in level 0 may come from several states of level 1; ddlib.bound
+        | one way down to each token.* xi < 1: what is in level 0 may come from several states of level 1; ddlib.bound
         has an upper bound
     read(Hierarchical(Tree([[0, 0, 1, 2], [0, 0, 1]], xi=[1.0, 0.8]), Linear()))
         | TypeError | what is in level 1 may come from several states of level 2
-    read(Looped(4, Linear())) | TypeError | one way down to each word
+    read(Looped(4, Linear())) | TypeError | one way down to each token
     read(Masked(4, Geometric(1e-3, 5.0))) | ValueError
         | starts at the mask alone, Masked.* has 0.00674 of its tokens below it at t = 1; ddlib.bound has an upper bound
-    read(x=torch.tensor([[0, 4, 1]])) | ValueError | x holds 4, must be words in \[0, 4\)
+    read(x=torch.tensor([[0, 4, 1]])) | ValueError | x holds 4, must be tokens in \[0, 4\)
     read(x=torch.tensor([0, 1])) | ValueError | x has shape \(2,\), must be \(B, L\)
-    read(x=X.double()) | TypeError | x has dtype torch.float64, must be a torch.int64 tensor of words
+    read(x=X.double()) | TypeError | x has dtype torch.float64, must be a torch.int64 tensor of tokens
     read(steps=0) | ValueError | steps is 0, must be at least 1
     read(steps=2.0) | TypeError | steps is 2.0, must be an int
     read(given=[True]) | TypeError | given has dtype list, must be a torch.bool tensor

@@ -1,4 +1,4 @@
-"""A hierarchy whose words can be wrong: its limits, its bound, what it draws."""
+"""A hierarchy whose tokens can be wrong: its limits, its bound, what it draws."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def noisy(draw, none=False):
 
 
 def everything(process, t):
-    """Every word with every state: x and z (V S, 1), times (V S,)."""
+    """Every token with every state: x and z (V S, 1), times (V S,)."""
     x = torch.arange(process.vocab_size).repeat_interleave(process.num_states)[:, None]
     z = torch.arange(process.num_states).repeat(process.vocab_size)[:, None]
     return x, z, torch.full((len(x),), t, dtype=torch.float64)
@@ -316,7 +316,7 @@ test_bad_arguments_are_named = refuses(r"""
     noisy_tree(p_uniform=float("nan")) | ValueError | p_uniform is nan
     noisy_tree(p_uniform=True) | TypeError | p_uniform is True
     noisy_tree(p_uniform="much") | TypeError | p_uniform is 'much'
-    noisy_tree(p_uniform=[0.1]) | ValueError | p_uniform has 1 entries, must be one number, for words, or have 2
+    noisy_tree(p_uniform=[0.1]) | ValueError | p_uniform has 1 entries, must be one number, for tokens, or have 2
     noisy_tree(p_uniform=[0.1, 1.5]) | ValueError | p_uniform\[1\] is 1.5
     noisy_tree(frequency=[1, 2]) | ValueError | frequency has shape
     noisy_tree(frequency=[1, 2, -3, 4]) | ValueError | frequency holds -3

@@ -15,7 +15,7 @@ import ddlib as dd
 from ddlib.hierarchies import Tree
 from ddlib.processes import Masked
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded
-from ddlib.samplers.confidence import _two_largest, entropy
+from ddlib.samplers.confidence import _largest, entropy
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.schedules import Linear
 
@@ -75,7 +75,7 @@ def test_the_two_largest_entries_are_those_of_topk(columns):
         torch.randn(50, columns, generator=torch.Generator().manual_seed(columns)).mul(3).round()
     )  # with equal ones
     values[0] = -torch.inf
-    assert torch.equal(_two_largest(values), values.topk(min(2, columns)).values)
+    assert torch.equal(_largest(values, 2), values.topk(min(2, columns)).values)
 
 
 def test_equals_go_by_position_and_gumbel_noise_makes_them_random():

@@ -21,7 +21,7 @@ powers = st.lists(st.one_of(st.floats(0.2, 5.0), st.sampled_from([1.0, 1.0 + 1e-
 
 
 def answers(process, t, p, scores):
-    """Everything that a process answers at a time, for all words and states."""
+    """Everything that a process answers at a time, for all tokens and states."""
     s, time = at(t / 2), at(t)
     x, z, _ = pairs(process, t)
     mask = torch.full((1, p.shape[1]), process.vocab_size)
@@ -140,7 +140,7 @@ def test_a_large_vocabulary_is_verified_on_its_reduction():
         ([float("inf"), 1.0], r"powers\[0\] is inf, must be"),
         ([1.0, float("nan")], r"powers\[1\] is nan, must be"),
         ([], "powers is empty"),
-        (3.0, "powers is 3.0, must be one positive number per word"),
+        (3.0, "powers is 3.0, must be one positive number per token"),
         ([[1.0], [2.0]], r"powers\[0\] is \[1.0\], must be a number"),
     ],
 )

@@ -31,7 +31,7 @@ WITHOUT_LEVELS = {
     "uneven": RateMatrix(UNEVEN, Linear()),
     "a user's own": Plain(Hierarchical(TREE, Cosine())),
 }
-NAMES = ["own word", "another word", "mask"]
+NAMES = ["own token", "another token", "mask"]
 
 
 def lines(axes):
@@ -96,7 +96,7 @@ def test_curves_without_levels_are_means_over_words_and_states(name):
     t = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
     shares, weights = plot.occupancy_series(process, t), plot.weight_series(process, t)
     beyond = process.num_states - process.vocab_size
-    names = [*NAMES[:2], "mask" if beyond == 1 else "no word"][: 2 + (beyond > 0)]
+    names = [*NAMES[:2], "mask" if beyond == 1 else "no token"][: 2 + (beyond > 0)]
     assert [curve.band.name for curve in shares] == names
     by_name = {curve.band.name: curve.values for curve in weights}
     for k, time in enumerate(t.tolist()):
@@ -241,7 +241,7 @@ test_bad_input_is_named = refuses(r"""
     plot.bands(Linear()) | TypeError | neither a process nor a hierarchy
     plot.hierarchy(TREE, members=[["a"]]) | ValueError | members\[0\] has 1 names, level 0 has 6 members
     plot.state_names(TREE, [[]] * 5)
-        | ValueError | members has 5 entries, must have at most 4: the words, then each level above
+        | ValueError | members has 5 entries, must have at most 4: the tokens, then each level above
     plot.hierarchy(TREE, most=0) | ValueError | most is 0, must be at least 1
     plot.trajectory(Masked(3, Linear()), TWO, torch.tensor([[0], [4]])) | ValueError | states holds 4
     plot.trajectory(Masked(3, Linear()), torch.zeros(2), torch.tensor([[0], [3]]))

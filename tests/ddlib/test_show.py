@@ -34,16 +34,16 @@ def test_tables_hold_the_numbers_of_the_process():
     lines = [line.split() for line in text.splitlines()]
     assert ["0", "word", "6", "0..5", "speed", "0.7,", "xi", "0.8"] in lines
     assert ["3", "mask", "1", "12"] in lines
-    assert "13 states: words and 3 levels above, the mask included" in text
+    assert "13 states: tokens and 3 levels above, the mask included" in text
 
 
 def test_a_process_without_levels():
     text = show.describe(GIDD(5, 0.2))
-    assert "6 states: words 0..4, the mask 5; 1 level above" in text
+    assert "6 states: tokens 0..4, the mask 5; 1 level above" in text
     t = torch.tensor(show.TIMES, dtype=torch.float64)
     probs = GIDD(5, 0.2).marginal(torch.zeros(len(t), 1, dtype=torch.int64), t)[:, 0]
     assert row(text, "mask") == pytest.approx(probs[:, 5].tolist(), rel=1e-3)
-    assert row(text, "another word") == pytest.approx(probs[:, 1:5].sum(1).tolist(), rel=1e-3)
+    assert row(text, "another token") == pytest.approx(probs[:, 1:5].sum(1).tolist(), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", PROCESSES)
@@ -59,7 +59,7 @@ def test_a_schedule_and_a_hierarchy():
     assert row(text, "alpha") == pytest.approx(Cosine().alpha(t).tolist(), rel=1e-3)
     assert row(text, "-d alpha/dt") == pytest.approx((-Cosine().alpha_prime(t)).tolist(), rel=1e-3)
     assert row(text, "rate") == pytest.approx(Cosine().rate(t).tolist(), rel=1e-3)
-    assert "13 states: words and 3 levels above, the mask included" in show.describe(TREE)
+    assert "13 states: tokens and 3 levels above, the mask included" in show.describe(TREE)
 
 
 @pytest.mark.statistical
@@ -146,15 +146,15 @@ def test_presets_by_their_sizes(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["hdlm:12"], "'hdlm:12' must be hdlm:12x4, words x clusters"),
+        (["hdlm:12"], "'hdlm:12' must be hdlm:12x4, tokens x clusters"),
         (["mdlm:12x4"], "'mdlm:12x4' must be mdlm:16"),
         (["mdlm:0"], "vocab_size is 0, must be at least 1"),
         (["hdlm:4x12"], "parents[0]"),
         (["mdlm"], "must be package.module:object"),
         (["ddlib.samplers:Ancestral"], "must be a process, schedule or hierarchy"),
         (["ddlib.presets:mdlm"], "missing 1 required positional argument"),
-        (["mdlm:3", "--words", "one"], "words has 1 names, must have 3"),
-        (["mdlm:3", "--no-plot", "--words", "a", "b", "c", "d"], "words has 4 names, must have 3"),
+        (["mdlm:3", "--words", "one"], "tokens has 1 names, must have 3"),
+        (["mdlm:3", "--no-plot", "--words", "a", "b", "c", "d"], "tokens has 4 names, must have 3"),
         (["mdlm:3", "--out", "x.nonsense"], "nonsense"),
     ],
 )

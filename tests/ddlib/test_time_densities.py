@@ -330,7 +330,7 @@ test_bad_numbers_are_refused_by_name_value_and_rule = refuses(r"""
     dd.presets.mdlm(4).time_density(0) | ValueError | length is 0, must be at least 1
     dd.presets.mdlm(4).time_density(8, [1.0, 2.0]) | ValueError | divergences has 2 entries, must have one
     dd.presets.hdlm([0, 0, 1]).time_density(8, [0.0, 1.0]) | ValueError | divergences\[0\] is 0.0.*positive
-    dd.presets.gidd(4, 0.1).time_density(8, [1.0, 2.0]) | ValueError | divergences has 2.*one, for a word
+    dd.presets.gidd(4, 0.1).time_density(8, [1.0, 2.0]) | ValueError | divergences has 2.*one, for a token
 """)
 
 

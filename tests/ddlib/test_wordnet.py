@@ -119,7 +119,7 @@ def test_depths_that_are_no_levels_are_refused(folder, depths):
 def test_bad_files_and_words_are_refused_by_name(folder):
     refused_with(folder=folder)(r"""
         wordnet_table(folder, {"dog": "dog"}, min_words=0) | ValueError | min_words
-        wordnet_table(folder, {"the": "the"}) | ValueError | texts has 1 tokens, but WordNet in .* knows none
+        wordnet_table(folder, {"the": "the"}) | ValueError | texts has 1 tokens, but WordNet in .* has none
         wordnet_table(folder, {"restrain": "restrain"}) | ValueError | data\.verb has restrain\.v\.01 above itself
     """)
     with (folder / "data.adv").open("a", encoding="utf-8") as file:

@@ -88,7 +88,7 @@ def test_a_cache_of_inference_mode_goes_on_outside(folders):
 
 
 def test_gradients_of_a_window_are_those_of_its_logits(folders):
-    """The words before it are given: no gradient goes through what was kept of them."""
+    """The tokens before it are given: no gradient goes through what was kept of them."""
     model, x, z = made(folders, shift=0), draw(4), draw(2, most=WORDS + 1)
     cache, last = model.prefill(x), model.blocks[-1].mlp.down_proj.weight
     (full,) = torch.autograd.grad(in_full(model, x, z).square().sum(), [last])
@@ -151,7 +151,7 @@ def test_a_cache_of_another_text_or_weights_is_refused_by_name(folders, as_users
         (lambda: model.extend(z[:1], t[:1], cache), r"cache: holds 2 sequences, asked for 1; cache\.rows\(index\)"),
         (lambda: model.prefill(draw(0, 3), cache), "cache: holds 2 sequences, asked for 3"),
         (lambda: model.prefill(draw(3)), r"x has shape \(2, 3\), block_size=2: expected \(B, L\) with L a multiple"),
-        (lambda: model.prefill(draw(2) + WORDS), rf"x holds words .*: must lie in 0\.\.vocab_size-1={WORDS - 1}"),
+        (lambda: model.prefill(draw(2) + WORDS), rf"x holds tokens .*: must lie in 0\.\.vocab_size-1={WORDS - 1}"),
         (lambda: model(z, t, clean=draw(2), cache=cache), "clean, cache: at most one of them"),
         (lambda: model.extend(draw(9), t, cache), "z has 13 positions: must have at most 12"),
     ]:

@@ -25,7 +25,7 @@ def plain(config) -> dict:
     ("changes", "message"),
     [
         (dict(vocab_size=21, num_states=22), r"vocab_size=21: must be <= 20, the rows of LlamaForCausalLM's table"),
-        (dict(vocab_size=11, num_states=10), r"vocab_size=11: words are states, so it must be <= num_states=10"),
+        (dict(vocab_size=11, num_states=10), r"vocab_size=11: tokens are states, so it must be <= num_states=10"),
         (dict(vocab_size=0), r"vocab_size=0: must be at least 1"),
         (dict(mask_token="<m>"), r"mask_token='<m>': must be a token of .*, which does not know it"),
         (dict(mask_token=20), r"mask_id=20: must lie in 0\.\.19"),

@@ -1,4 +1,4 @@
-"""The head over children: rows, tying, starting, saving, and when it is a word head after all."""
+"""The head over children: rows, tying, starting, saving, and when it is a token head after all."""
 
 import copy
 
@@ -103,15 +103,15 @@ def test_another_tree_is_refused_by_the_digits_of_both():
     refused_with(model=model, other=other, process=process)(r"""
         dd.sample(process, model, (1, 3), parameterization=other)
             | ValueError | made for a tree with \[11, 5\] children by level and parents=\w{6}, .* parents=\w{6}$
-        dd.Children.of(build()) | ValueError | DiT has no tree: it predicts words
-        build().siblings() | ValueError | tree=None: the model predicts words
+        dd.Children.of(build()) | ValueError | DiT has no tree: it predicts tokens
+        build().siblings() | ValueError | tree=None: the model predicts tokens
     """)
 
 
 test_a_tree_that_is_none_is_refused = refuses(r"""
     build(tree=[[0, 0, 1]]) | ValueError | tree\[0\]: must be 11 int64 indices
     build(tree=[TREE[0], [0, 1]]) | ValueError | tree\[1\]: must be 5 int64 indices
-    build(tree=[[0] * 10 + [2]]) | ValueError | tree\[0\]: cluster 1 has no word
+    build(tree=[[0] * 10 + [2]]) | ValueError | tree\[0\]: cluster 1 has no token
 """)
 
 

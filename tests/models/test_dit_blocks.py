@@ -18,7 +18,7 @@ HEADS = dict(num_clusters=2, tree=[[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]])
 
 
 def text(length: int, seed: int = 0, batch: int = 2) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Clean words, states, a time for each position."""
+    """Clean tokens, states, a time for each position."""
     draw = torch.Generator().manual_seed(seed)
     x, z = (torch.randint(most, (batch, length), generator=draw) for most in (WORDS, STATES))
     return x, z, torch.rand(batch, length, dtype=torch.float64, generator=draw)
@@ -222,6 +222,6 @@ def test_impossible_values_are_refused_by_name():
         trained().double()(z, t, clean=x) | ValueError | clean: not with block_size=0
         model(z, t, clean=x[:, 1:]) | ValueError | clean has shape \(2, 5\): expected that of z, \(2, 6\)
         model(x, t, clean=torch.arange(12).view(2, 6) + torch.tensor([[0], [2]]))
-            | ValueError | clean holds words 0..13: must lie in 0..vocab_size-1=10
+            | ValueError | clean holds tokens 0..13: must lie in 0..vocab_size-1=10
         model(z[:1], t[:1], torch.tensor([0, 6]), clean=x[:1]) | ValueError | cu_seqlens and clean: at most one of them
     """)

@@ -90,7 +90,7 @@ def test_flex_keeps_them_too():
 
 @pytest.mark.parametrize("taken", [False, True])
 def test_extending_does_not_modify_a_cache(taken):
-    """Two texts that begin alike share memory until they part, and neither sees the other's words."""
+    """Two texts that begin alike share memory until they part, and neither sees the other's tokens."""
     model = trained(block_size=2).double()
     z, t = draw(2, most=STATES), torch.rand(2, 2, dtype=torch.float64)
     begin = draw(4)
@@ -131,7 +131,7 @@ def test_a_cache_of_inference_mode_goes_on_outside():
 
 
 def test_gradients_of_a_window_are_those_of_its_logits():
-    """The words before it are given: no gradient goes through what was kept of them."""
+    """The tokens before it are given: no gradient goes through what was kept of them."""
     model = trained(block_size=2, depth=1).double()
     x, z = draw(4), draw(2, most=STATES)
     cache, t = model.prefill(x), torch.rand(2, dtype=torch.float64)
@@ -211,7 +211,7 @@ def test_a_cache_of_another_text_or_weights_is_refused_by_name():
         model.extend(z.to("meta"), t.to("meta"), cache) | ValueError | cache: lies on cpu, what follows on meta
         model.prefill(draw(3)) | ValueError | x has shape \(2, 3\), block_size=2: expected \(B, L\) with L a multiple
         trained().prefill(draw(4)) | ValueError | x has shape \(2, 4\), block_size=0
-        model.prefill(torch.tensor([[0, 13]])) | ValueError | x holds words 0..13: must lie in 0..vocab_size-1=10
+        model.prefill(torch.tensor([[0, 13]])) | ValueError | x holds tokens 0..13: must lie in 0..vocab_size-1=10
         model(z, t, clean=draw(2), cache=cache) | ValueError | clean and cache: at most one of them
         model.extend(z, torch.rand(3), cache) | ValueError | t \(3,\): expected \(B, L\) and \(B,\) or \(B, L\)
         model.double().extend(z, t.double(), cache)
@@ -242,7 +242,7 @@ def test_other_caches_and_tokens_are_refused_by_name():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_one_changed_number_anywhere_is_enough(dtype):
-    """Training of an embedding moves the rows of the words that occur and no other."""
+    """Training of an embedding moves the rows of the tokens that occur and no other."""
     model, z, t = trained(block_size=2).to(dtype), draw(2, most=STATES), torch.rand(2, dtype=dtype)
     cache = model.prefill(draw(4))
     model.extend(z, t, cache)

@@ -76,7 +76,7 @@ def test_bfloat16_tables_give_the_same_means():
 
 
 def test_a_cluster_has_a_vector_beyond_those_of_its_tokens():
-    """The gradient of a cluster's embedding reaches its own row whole, and each of its n words by 1/n."""
+    """The gradient of a cluster's embedding reaches its own row whole, and each of its n tokens by 1/n."""
     model = trained(parents=PARENTS)
     model.embedding(torch.tensor([[WORDS + 1]])).sum().backward()
     inside = torch.tensor(PARENTS[0]) == 1
@@ -147,9 +147,9 @@ test_refuses_bad_parents = refuses(r"""
     build(parents=[[0, 1]]) | ValueError | parents\[0\]: must be 11 int64
     build(parents=[torch.zeros(11)]) | ValueError | parents\[0\]: must be 11 int64 indices >= 0, got torch.float32
     build(parents=[[-1] + [0] * 10]) | ValueError | parents\[0\]: must be 11 int64 indices >= 0
-    build(parents=[[0] * 10 + [2]]) | ValueError | parents\[0\]: cluster 1 has no word
+    build(parents=[[0] * 10 + [2]]) | ValueError | parents\[0\]: cluster 1 has no token
     build(parents=[[0] * 5 + [1] * 6, [0, 0, 0]]) | ValueError | parents\[1\]: must be 2 int64
-    build(parents=[list(range(11))]) | ValueError | 11 words and 11 clusters exceed num_states=14
+    build(parents=[list(range(11))]) | ValueError | 11 tokens and 11 clusters exceed num_states=14
 """)
 
 

@@ -89,7 +89,7 @@ def far(logits: torch.Tensor, own: torch.Tensor) -> float:
 
 
 def check_sampling(process, denoiser):
-    """The same words with a cache and without, none of them the mask's id."""
+    """The same tokens with a cache and without, none of them the mask's id."""
     prompt, sampler = torch.tensor([5, 6, 7, 8, 9]), dd.samplers.Confidence("probability", threshold=0.5)
     options = dict(steps=SIZE, prompt=prompt, temperature=0.0, pace=dd.paces.Blocks(SIZE))
     kept, again = (dd.sample(process, denoiser, (2, 12), sampler, keep=keep, **options) for keep in (True, False))

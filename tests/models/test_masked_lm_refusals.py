@@ -56,7 +56,7 @@ def test_bad_inputs_are_refused_by_name(folders, as_users_call):
             r"vocab_size=21: must be <= 20, the rows of BertForMaskedLM",
         ),
         (dict(vocab_size=14, num_states=15), r"vocab_size=14: must be <= 13, the tokens of .* mask_token as an id"),
-        (dict(vocab_size=11, num_states=10), r"vocab_size=11: words are states, so it must be <= num_states=10"),
+        (dict(vocab_size=11, num_states=10), r"vocab_size=11: tokens are states, so it must be <= num_states=10"),
         (dict(vocab_size=0, num_states=10), r"vocab_size=0: must be at least 1"),
         (dict(mask_token="<m>"), r"mask_token='<m>': must be a token of .*, which does not know it"),
         (dict(mask_token=20), r"mask_id=20: must lie in 0\.\.19"),
@@ -119,7 +119,7 @@ def test_a_network_that_cannot_be_split_is_refused_by_name():
 
 
 def test_a_network_that_scales_its_input_is_refused_by_name(monkeypatch):
-    """As some do with words and not with embeddings: the halves would be another model."""
+    """As some do with tokens and not with embeddings: the halves would be another model."""
     given = BertModel.forward
 
     def scaled(self, input_ids=None, inputs_embeds=None, **kwargs):

@@ -182,7 +182,7 @@ def test_clusters_of_one_models_embeddings_are_not_taken_for_another_ones(here):
 
 
 def test_padding_that_a_published_tokenizer_lacks_is_refused_and_not_taken_for_a_state(tmp_path):
-    """0.1.0 added it behind the comparison of tokens and words, so that its id was that of the mask."""
+    """0.1.0 added it behind the comparison of words and tokens, so that its id was that of the mask."""
     folder = publish_tiny(tmp_path).run / "weights"
     path = folder / "recipe.yaml"
     path.write_text(path.read_text().replace("pad: '[PAD]'", "pad: '[FILL]'"))

@@ -279,7 +279,7 @@ def test_ids_out_of_range_are_refused(tmp_path, monkeypatch):
     [
         ("none.json", FileNotFoundError, "there is no file none.json"),
         ("texts.txt", ValueError, "texts.txt is no tokenizer"),
-        ("train:", ValueError, "must be train: and a number of words"),
+        ("train:", ValueError, "must be train: and a number of tokens"),
         ("train:100", ValueError, "tokenizer='train:100': vocab_size=100"),
     ],
 )

@@ -216,7 +216,7 @@ def test_the_bound_and_its_terms(tmp_path, capsys):
         ),
         (
             Loss(mode="hard", auxiliary=0.1),
-            "clipped at 2, padding counted, masks predict words, 0.1 x that of clusters added",
+            "clipped at 2, padding counted, masks predict tokens, 0.1 x that of clusters added",
         ),
     ],
 )
