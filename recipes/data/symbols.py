@@ -293,6 +293,8 @@ def _columns(labels: Any, splits: Sequence[str]) -> dict[str, Any] | None:
     if labels is None:
         return None
     if len(splits) == 1:
+        if isinstance(labels, tuple) and len(labels) == 2 and not isinstance(labels[0], int | str):
+            raise ValueError("labels: is a pair, must be one sequence for both splits, as validation is a number")
         return {splits[0]: labels}
     if not (isinstance(labels, tuple) and len(labels) == 2):
         raise ValueError("labels: must be a pair, those of train and those of validation")

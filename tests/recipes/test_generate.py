@@ -298,6 +298,13 @@ def test_options_that_exclude_each_other_are_refused_at_once(values, message):
         Options(run="r", **values)
 
 
+@pytest.mark.parametrize("suffix", [".png", ".gif", ".mid", ".fasta"])
+def test_a_file_that_cannot_hold_text_is_refused(run, tmp_path, suffix):
+    with pytest.raises(ValueError, match=r"generates text, whose file has a JSON object per line: name it \.jsonl"):
+        generate(Options(run=str(run), out=tmp_path / f"a{suffix}"), quiet())
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("command", [evaluate, generating])
 def test_a_file_that_cannot_be_written_is_refused_before_weights_are_read(command, tmp_path, monkeypatch):
     def read(*_, **__):
