@@ -61,7 +61,7 @@ def with_kinds(recipe: Recipe, words: Sequence[str]) -> tuple[Recipe, list[str]]
             holder, name, value = _part(changed, flag.path[:-1]), flag.path[-1], flag.read()
             key = parts.keys(group, holder["kind"], PARTS[flag.path[0]][1], holder | {name: value}).get(name)
             # tyro is given the type of the value so far, and "run" is of another one
-            if key and (name not in holder or parts.RUN == holder[name] or key.filled == name):
+            if key and (name not in holder or holder[name] == parts.RUN or key.filled == name):
                 holder[name] = value
                 flags.remove(flag)
     return with_parts(recipe, changed), [word for flag in flags for word in flag.words]

@@ -346,7 +346,9 @@ def test_a_batch_that_no_collator_made_is_refused_by_name():
 
     module = DiffusionModule(network(), PROCESS)
     for step in (module.training_step, module.validation_step):
-        with pytest.raises(ValueError, match="a batch has input_ids, label, must have labels: use a DiffusionDataModule"):
+        with pytest.raises(
+            ValueError, match="a batch has input_ids, label, must have labels: use a DiffusionDataModule"
+        ):
             step({"input_ids": torch.zeros(2, 3), "label": torch.zeros(2)}, 0)
 
 

@@ -256,7 +256,9 @@ def test_other_models_and_too_little_text_are_refused_by_name(llama):
 
 
 def test_more_tokens_than_positions_are_refused_by_name(llama):
-    refused("data.length=32: must be at most 24, the positions of the network", "--from", "llama", "--data.length", "32")
+    refused(
+        "data.length=32: must be at most 24, the positions of the network", "--from", "llama", "--data.length", "32"
+    )
 
 
 def test_help_needs_no_model(capsys):

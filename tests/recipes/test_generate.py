@@ -223,6 +223,8 @@ def test_the_error_names_a_missing_folder(monkeypatch, tmp_path):
         assert str(caught.value) == "error: no folder runs/nothere, and no such model on the hub can be reached"
     with pytest.raises(SystemExit, match="no folder runs/a/b, and that is no owner/name on the hub"):
         main(["runs/a/b"])
+    with pytest.raises(SystemExit, match=r"error: .*\.py is a file, must be the folder of a run or of a model"):
+        main([__file__])
 
 
 def test_sampler_options_reach_it():

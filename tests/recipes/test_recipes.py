@@ -130,7 +130,9 @@ def test_the_command_line_asks_the_run_for_a_value_and_back():
     flags = ["mdlm", "--model.num-classes", "run", "--model.positions", "rope2d", "--model.shape=run"]
     recipe, _ = choose(owt.recipes(), smoke, "owt", flags)
     assert (recipe.model["num_classes"], recipe.model["shape"]) == ("run", "run")
-    recipe, _ = choose(mnist.recipes(), smoke, "mnist", ["masks", "--model.num-classes", "3", "--model.shape", "14", "14"])
+    recipe, _ = choose(
+        mnist.recipes(), smoke, "mnist", ["masks", "--model.num-classes", "3", "--model.shape", "14", "14"]
+    )
     assert (recipe.model["num_classes"], recipe.model["shape"]) == (3, [14, 14])
 
 
