@@ -126,7 +126,7 @@ def test_the_command_line_changes_single_values():
     assert recipe.process["clusters"] == [512, 64] and recipe.loss.mode == "hard"
 
 
-def test_the_command_line_asks_the_run_for_a_value_and_back():
+def test_a_flag_takes_the_value_of_the_run_and_a_value_in_its_place():
     flags = ["mdlm", "--model.num-classes", "run", "--model.positions", "rope2d", "--model.shape=run"]
     recipe, _ = choose(owt.recipes(), smoke, "owt", flags)
     assert (recipe.model["num_classes"], recipe.model["shape"]) == ("run", "run")
