@@ -227,9 +227,13 @@ BAD = {
         lambda: (Path("a.txt").write_text("CCO\n"), Lines("a.txt", tokens="smile").load()),
         r"line 1: 'C' is no token of tokens='smile' \(a regular expression, none of characters, .*smiles.*\): 'CCO'",
     ),
+    "a share for validation": (
+        lambda: prepare_ids(np.ones((20, 2), int), 0.1, 2, "out"),
+        r"validation: has shape \(\), must have a row for each .*; a number of held-out sequences is an int",
+    ),
     "labels of two splits": (
         lambda: prepare_ids(np.ones((4, 2), int), 2, 2, "out", labels=(np.arange(2), np.arange(2))),
-        r"labels: is a pair, must be one sequence for both splits, as validation is a number",
+        r"labels: must be one for each of all sequences, no pair",
     ),
     "text before a header": (
         lambda: (Path("a.fa").write_text("ACGT\n>one\nACGT\n"), Fasta("a.fa").load()),
