@@ -43,7 +43,7 @@ from recipes.generation.samples import Sample, to_draw
 from recipes.generation.sampling import OnStep, Sampling, draw
 from recipes.model_io import LoadedModel, LoadOptions, Precision, make_sampler, one_of
 from recipes.visualization import Filmed, write_page
-from recipes.visualization.saving import FILMS, SUFFIXES, check_samples, names_of, write_samples
+from recipes.visualization.saving import FASTA, FILMS, MIDI, PNG, SUFFIXES, check_samples, names_of, write_samples
 
 FILMED = 16
 """Maximum number of samples on a page."""
@@ -230,6 +230,10 @@ def generate(options: Options, console: Console) -> list[str]:
     if own := options.out is not None and saved.layout is not None and options.out.suffix in SUFFIXES:
         symbols = names_of(saved.tokenizer, saved.process.vocab_size)
         check_samples(options.out, symbols, saved.layout)
+    elif options.out is not None and options.out.suffix in (*PNG, *FILMS, *MIDI, *FASTA):
+        raise ValueError(
+            f"out={options.out}: {saved.name} generates text, whose file has a JSON object per line: name it .jsonl"
+        )
     draws_lengths = saved.draws_lengths and options.length is None and options.new is None
     numbers, seed = options.numbers or range(options.samples), options.seed if draws_lengths else None
     samples, constraint = to_draw(saved, options.rows(saved, prompts), numbers, seed), None

@@ -21,8 +21,9 @@ from torch import Tensor
 
 import ddlib as dd
 from recipes.config import at_least, own_times
-from recipes.console import command
+from recipes.console import command, plain_errors
 from recipes.generation.batches import batches
+from recipes.generation.prompt import check_known
 from recipes.generation.sampling import Sampling, draw, protocol
 from recipes.metrics import given
 from recipes.model_io import Precision, measured_length, open_saved
@@ -183,11 +184,8 @@ class DiffusionLM(LM):
 
     def get_model_info(self) -> dict[str, Any]:
         """Return the metadata that ``lm_eval`` writes beside its results."""
-        return protocol(self.saved, self.sampling, self.seed, self.length) | {
-            "likelihood": self.likelihood,
-            "samples": self.samples,
-            "is_greedy": "not known, always False",
-        }
+        own = {"likelihood": self.likelihood, "samples": self.samples, "is_greedy": "not known, always False"}
+        return protocol(self.saved, self.sampling, self.seed, self.length) | own
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """Format a chat as a text, if the model's tokenizer has a chat template.
@@ -208,6 +206,7 @@ class DiffusionLM(LM):
 
     def _words(self, text: str) -> list[int]:
         """Return the tokens of a text with its beginning, which a chat may include."""
+        check_known(self.saved, "text", text, allowed=True)
         beginning, words = self.saved.beginning, self.saved.encode(text)
         return words if words[: len(beginning)] == beginning else [*beginning, *words]
 
@@ -293,7 +292,8 @@ if NAME not in model_registry:
 def main() -> None:
     from lm_eval.__main__ import cli_evaluate
 
-    cli_evaluate()
+    with plain_errors():
+        cli_evaluate()
 
 
 if __name__ == "__main__":

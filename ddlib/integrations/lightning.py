@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ddlib.arguments import values
+from ddlib.integrations.batches import Targets
 from ddlib.integrations.lightning_data import DiffusionDataModule, check_order
 from ddlib.integrations.measures import DiffusionLoss, mean_bound, sequence_bounds
 from ddlib.integrations.saved import draw_samples, is_sharded, write_samples
@@ -91,14 +92,14 @@ class DiffusionModule(L.LightningModule):
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """Compute the loss of a batch."""
-        labels = batch["labels"]
+        labels = _labels(batch)
         loss = self.loss(self(**{name: value for name, value in batch.items() if name != "labels"}), labels)
         self.log("train_loss", loss.detach(), prog_bar=True, batch_size=len(labels["x"]))
         return loss
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
         """Compute the bound of each sequence of a batch."""
-        self._rows.append(sequence_bounds(self.process, self.network, batch["labels"], **self.bound_options))
+        self._rows.append(sequence_bounds(self.process, self.network, _labels(batch), **self.bound_options))
 
     def on_validation_epoch_end(self) -> None:
         """Log the mean over all sequences of all processes."""
@@ -120,6 +121,21 @@ class DiffusionModule(L.LightningModule):
         All processes have to call it for a network that FSDP shards.
         """
         return draw_samples(self.process, self.network, shape, self.sampler, steps, generator=generator, **options)
+
+
+def _labels(batch: Mapping[str, Any]) -> Targets:
+    """Return what the loss needs of a batch.
+
+    Raises:
+        ValueError: a batch that no ``DiffusionCollator`` made.
+    """
+    if "labels" not in batch:
+        raise ValueError(
+            f"a batch has {', '.join(map(str, batch))}, must have labels: use a DiffusionDataModule, or loaders of "
+            "Positions with collate_fn=DiffusionCollator(process, ...)"
+        )
+    labels: Targets = batch["labels"]
+    return labels
 
 
 class SampleCallback(L.Callback):

@@ -58,9 +58,11 @@ def with_kinds(recipe: Recipe, words: Sequence[str]) -> tuple[Recipe, list[str]]
             flags.remove(flag)
     for flag in list(flags):
         if len(flag.path) > 1 and (group := _group(changed, flag.path[:-1])):
-            holder, name = _part(changed, flag.path[:-1]), flag.path[-1]
-            if name not in holder and name in parts.keys(group, holder["kind"], PARTS[flag.path[0]][1], holder):
-                holder[name] = flag.read()
+            holder, name, value = _part(changed, flag.path[:-1]), flag.path[-1], flag.read()
+            key = parts.keys(group, holder["kind"], PARTS[flag.path[0]][1], holder | {name: value}).get(name)
+            # tyro is given the type of the value so far, and "run" is of another one
+            if key and (name not in holder or holder[name] == parts.RUN or key.filled == name):
+                holder[name] = value
                 flags.remove(flag)
     return with_parts(recipe, changed), [word for flag in flags for word in flag.words]
 

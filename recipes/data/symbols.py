@@ -278,7 +278,8 @@ def _rows(name: str, given: Any, vocab: int) -> tuple[Ragged, tuple[int, ...]]:
         array = np.stack([np.asarray(one) for one in given]) if len(lengths) == 1 and len(lengths.pop()) > 1 else None
     if array is not None:
         if array.ndim < 2:
-            raise ValueError(f"{name}: has shape {array.shape}, must have a row for each sequence, (N, ...)")
+            count = "; a number of held-out sequences is an int" if array.ndim == 0 else ""
+            raise ValueError(f"{name}: has shape {array.shape}, must have a row for each sequence, (N, ...){count}")
         check_ints(array, name)
         size = int(np.prod(array.shape[1:]))
         found = Ragged(np.ascontiguousarray(array).reshape(-1), np.arange(len(array) + 1) * size)
@@ -292,8 +293,10 @@ def _columns(labels: Any, splits: Sequence[str]) -> dict[str, Any] | None:
     """Return the labels of each split."""
     if labels is None:
         return None
-    if len(splits) == 1:
-        return {splits[0]: labels}
-    if not (isinstance(labels, tuple) and len(labels) == 2):
-        raise ValueError("labels: must be a pair, those of train and those of validation")
-    return dict(zip(splits, labels, strict=True))
+    pair = isinstance(labels, tuple) and len(labels) == 2 and np.ndim(labels[0]) > 0
+    if pair != (len(splits) == 2):
+        rule = (
+            "a pair, those of train and those of validation" if not pair else "one for each of all sequences, no pair"
+        )
+        raise ValueError(f"labels: must be {rule}")
+    return dict(zip(splits, labels if pair else [labels], strict=True))

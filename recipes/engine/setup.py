@@ -209,6 +209,8 @@ def make_model(recipe: Recipe, known: ModelContext) -> nn.Module:
         raise ValueError(f"model: {recipe.model['kind']} gives {model!r}, must be a torch.nn.Module to be trained")
     if recipe.data.packed:
         able(model, Packs, "data.packed=True", "pack")
+    elif (limit := getattr(model, "max_length", None)) is not None and recipe.data.length > limit:
+        raise ValueError(f"data.length={recipe.data.length}: must be at most {limit}, the positions of the network")
     served(recipe.order(), recipe.data.length, model)
     check_memory(recipe.loss.memory, recipe.order(), model)
     if recipe.loss.auxiliary:

@@ -182,8 +182,9 @@ def pieces(saved: LoadedModel) -> dict[int, bytes]:
         found = {word: tokenizer.decode([word]).encode() for word in entries if word not in added}
         if tokenizer.decode(list(found)).encode() != b"".join(found.values()):
             raise ValueError(
-                f"{saved.name}: the tokens of its tokenizer become text together and not each alone, so that no "
-                "constraint on text is one on tokens"
+                f"{saved.name}: the tokens of its tokenizer become text together and not each alone, as where spaces "
+                "are added between them, so that no constraint on text is one on tokens. It must be byte-level, have "
+                "byte fallback or be one of symbols; in Python dd.sample(constraint=) takes an Automaton over tokens"
             )
     found |= {word: text.encode() for word, text in added.items() if word in entries}
     return {word: piece for word, piece in found.items() if piece}

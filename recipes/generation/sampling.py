@@ -102,7 +102,7 @@ class Sampling:
         if pace.block is not None and saved.undecided:
             raise ValueError(
                 f"pace={self.pace!r}: nothing says whether {saved.name} was trained by blocks. Say "
-                f"block_size={pace.block} if it was, block_size=0 if every position sees all"
+                f"block_size={pace.block} if it was, block_size=0 if every position sees all (--block-size)"
             )
         # for a run, the recipe determines the default, and another pace is another measurement
         if pace.block is not None and seen and saved.recipe is None and seen % pace.block:

@@ -23,7 +23,7 @@ def telling(denoiser: Denoiser, network: object) -> Denoiser:
 
 @runtime_checkable
 class TakesLabels(Protocol):
-    """Network whose call and ``features`` take ``label``: a class per sequence, or one for all; -1 for none."""
+    """Network whose call and ``features`` take ``label``: a class per sequence, int64 (B,); -1 for none."""
 
     num_classes: int
     """Number of classes; 0 for a network that was built without."""
@@ -41,7 +41,9 @@ def labelled(denoiser: Denoiser, label: Int64[Tensor, " B"] | int) -> Denoiser:
         return fixed
 
     def see(z: Tensor, t: Tensor, **options: Any) -> Tensor:
-        return denoiser(z, t, label=label, **options)
+        # a tensor in sampling too, as in training: a network that was written in a loop has met no int
+        rows = label if isinstance(label, Tensor) else torch.full((len(z),), label, device=z.device)
+        return denoiser(z, t, label=rows, **options)
 
     return telling(see, denoiser)
 

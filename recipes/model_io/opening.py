@@ -88,6 +88,8 @@ def open_saved(
     own = (folder / WEIGHTS).is_dir()
     if own:
         folder = folder / WEIGHTS
+    if folder.is_file():
+        raise FileNotFoundError(f"{source} is a file, must be the folder of a run or of a model")
     if not folder.is_dir():
         if folder.is_absolute() or len(folder.parts) != 2:
             raise FileNotFoundError(f"no folder {source}, and that is no owner/name on the hub")

@@ -341,6 +341,17 @@ def test_the_stock_trainer_has_the_losses_of_a_plain_loop(tmp_path):
     assert losses == plain()[0] and torch.equal(weights(net), weights(plain()[1]))
 
 
+def test_a_batch_that_no_collator_made_is_refused_by_name():
+    from ddlib.integrations.lightning import DiffusionModule
+
+    module = DiffusionModule(network(), PROCESS)
+    for step in (module.training_step, module.validation_step):
+        with pytest.raises(
+            ValueError, match="a batch has input_ids, label, must have labels: use a DiffusionDataModule"
+        ):
+            step({"input_ids": torch.zeros(2, 3), "label": torch.zeros(2)}, 0)
+
+
 def test_a_loader_that_lightning_shuffles_is_refused():
     from ddlib.integrations.lightning import DiffusionModule
 

@@ -255,6 +255,12 @@ def test_other_models_and_too_little_text_are_refused_by_name(llama):
     assert not Path("run").exists()
 
 
+def test_more_tokens_than_positions_are_refused_by_name(llama):
+    refused(
+        "data.length=32: must be at most 24, the positions of the network", "--from", "llama", "--data.length", "32"
+    )
+
+
 def test_help_needs_no_model(capsys):
     for words in (["--help"], ["mdlm", "--help"]):
         with pytest.raises(SystemExit) as stopped:

@@ -223,6 +223,8 @@ def test_the_error_names_a_missing_folder(monkeypatch, tmp_path):
         assert str(caught.value) == "error: no folder runs/nothere, and no such model on the hub can be reached"
     with pytest.raises(SystemExit, match="no folder runs/a/b, and that is no owner/name on the hub"):
         main(["runs/a/b"])
+    with pytest.raises(SystemExit, match=r"error: .*\.py is a file, must be the folder of a run or of a model"):
+        main([__file__])
 
 
 def test_sampler_options_reach_it():
@@ -296,6 +298,13 @@ def test_texts_are_streamed_as_they_stand(run, saved):
 def test_options_that_exclude_each_other_are_refused_at_once(values, message):
     with pytest.raises(ValueError, match=message):
         Options(run="r", **values)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".gif", ".mid", ".fasta"])
+def test_a_file_that_cannot_hold_text_is_refused(run, tmp_path, suffix):
+    with pytest.raises(ValueError, match=r"generates text, whose file has a JSON object per line: name it \.jsonl"):
+        generate(Options(run=str(run), out=tmp_path / f"a{suffix}"), quiet())
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("command", [evaluate, generating])

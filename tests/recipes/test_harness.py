@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from copy import copy
 from itertools import product
 from types import SimpleNamespace
 
@@ -193,6 +194,20 @@ def test_batches_hold_sequences_of_like_length():
 def test_bad_arguments_are_refused(run, values):
     with pytest.raises(ValueError, match=next(iter(values))):
         DiffusionLM(run, **values)
+
+
+def test_text_that_a_model_of_symbols_cannot_read_is_refused_by_name(model):
+    class Symbols:
+        token, reads_all, become = None, False, "cannot be read"
+        unknown = staticmethod(lambda text: {"Z": 1} if "Z" in text else {})
+
+    own = copy(model)
+    own.saved = SimpleNamespace(symbols=Symbols(), name="runs/dna", beginning=[], encode=list)
+    with pytest.raises(
+        ValueError, match="text: 1 symbols are none of the tokenizer of runs/dna and cannot be read: 'Z'"
+    ):
+        own._words("ACZ")
+    assert own._words("ACG") == ["A", "C", "G"]
 
 
 TASK = """

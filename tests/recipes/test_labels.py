@@ -176,6 +176,12 @@ def test_a_wrapped_denoiser_takes_labels_as_the_network_does(trained):
     assert torch.allclose(labelled(half.denoiser, label)(z, t).float(), saved.model(z, t, label=label), atol=0.1)
 
 
+def test_a_network_from_a_loop_has_a_label_per_sequence_as_in_training():
+    seen = []
+    labelled(lambda z, t, label: seen.append(label), 2)(torch.zeros(3, 6, dtype=torch.int64), torch.rand(3))
+    assert torch.equal(seen[0], torch.tensor([2, 2, 2]))
+
+
 @pytest.mark.slow
 def test_a_class_goes_by_its_name(trained):
     saved = open_saved(trained / "run")

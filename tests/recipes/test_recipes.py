@@ -13,7 +13,7 @@ from cases import slow_but
 from pydantic import TypeAdapter
 
 from ddlib import registry
-from recipes import lm1b, owt
+from recipes import lm1b, mnist, owt
 from recipes.config import Hardware, Loss, Optimizer, Recipe, differences, read_recipe, recipe_yaml
 from recipes.config.command import choose
 from recipes.config.files import _leaves as leaves
@@ -124,6 +124,16 @@ def test_the_command_line_changes_single_values():
         owt.recipes(), smoke, "owt", ["hdlm-levels", "--process.clusters", "512", "64", "--loss.mode", "hard"]
     )
     assert recipe.process["clusters"] == [512, 64] and recipe.loss.mode == "hard"
+
+
+def test_a_flag_takes_the_value_of_the_run_and_a_value_in_its_place():
+    flags = ["mdlm", "--model.num-classes", "run", "--model.positions", "rope2d", "--model.shape=run"]
+    recipe, _ = choose(owt.recipes(), smoke, "owt", flags)
+    assert (recipe.model["num_classes"], recipe.model["shape"]) == ("run", "run")
+    recipe, _ = choose(
+        mnist.recipes(), smoke, "mnist", ["masks", "--model.num-classes", "3", "--model.shape", "14", "14"]
+    )
+    assert (recipe.model["num_classes"], recipe.model["shape"]) == (3, [14, 14])
 
 
 WEIGHTINGS = {

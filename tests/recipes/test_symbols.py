@@ -221,7 +221,19 @@ BAD = {
     ),
     "no token": (
         lambda: (Path("a.txt").write_text("CCO\nC!O\n"), Lines("a.txt", tokens="smiles").load()),
-        r"a\.txt, line 2: '!' is no token of the rule: 'C!O'",
+        r"a\.txt, line 2: '!' is no token of tokens='smiles': 'C!O'",
+    ),
+    "no rule of that name": (
+        lambda: (Path("a.txt").write_text("CCO\n"), Lines("a.txt", tokens="smile").load()),
+        r"line 1: 'C' is no token of tokens='smile' \(a regular expression, none of characters, .*smiles.*\): 'CCO'",
+    ),
+    "a share for validation": (
+        lambda: prepare_ids(np.ones((20, 2), int), 0.1, 2, "out"),
+        r"validation: has shape \(\), must have a row for each .*; a number of held-out sequences is an int",
+    ),
+    "labels of two splits": (
+        lambda: prepare_ids(np.ones((4, 2), int), 2, 2, "out", labels=(np.arange(2), np.arange(2))),
+        r"labels: must be one for each of all sequences, no pair",
     ),
     "text before a header": (
         lambda: (Path("a.fa").write_text("ACGT\n>one\nACGT\n"), Fasta("a.fa").load()),

@@ -56,7 +56,7 @@ class Lines:
         if self.tokenizer is None and RULES.get(self.tokens, self.tokens) is None:
             ids, symbols = _characters(texts)
         else:
-            ids, symbols = _tokens(texts, places, self._cut())
+            ids, symbols = _tokens(texts, places, self._cut(), self._rule())
         labels, classes = chosen_labels(self.labels, columns, len(texts))
         separator = " " if self.tokens == "words" and self.tokenizer is None else ""
         if not symbols:
@@ -93,6 +93,13 @@ class Lines:
 
         return texts, place, columns
 
+    def _rule(self) -> str:
+        """Return the rule of the tokens, for messages."""
+        if self.tokenizer is not None:
+            return "the tokenizer"
+        names = ", ".join(RULES)
+        return f"tokens={self.tokens!r}" + ("" if self.tokens in RULES else f" (a regular expression, none of {names})")
+
     def _cut(self) -> Callable[[str], list[str]]:
         """Return the function that cuts a line into tokens."""
         if self.tokenizer is not None:
@@ -118,7 +125,7 @@ def _characters(texts: Sequence[str]) -> tuple[Ragged, tuple[str, ...]]:
 
 
 def _tokens(
-    texts: Sequence[str], place: Callable[[int], str], cut: Callable[[str], list[str]]
+    texts: Sequence[str], place: Callable[[int], str], cut: Callable[[str], list[str]], rule: str
 ) -> tuple[Ragged, tuple[str, ...]]:
     """Return the ids of the tokens of each text, and the tokens, sorted.
 
@@ -133,7 +140,7 @@ def _tokens(
         if left and left != sum(map(str.isspace, text)) - sum(
             character.isspace() for one in tokens for character in one
         ):
-            raise ValueError(f"{place(row)}: {_rest(text, tokens)!r} is no token of the rule: {text[:80]!r}")
+            raise ValueError(f"{place(row)}: {_rest(text, tokens)!r} is no token of {rule}: {text[:80]!r}")
         values.extend(known.setdefault(token, len(known)) for token in tokens)
         offsets.append(len(values))
     symbols = tuple(sorted(known))
