@@ -165,6 +165,9 @@ def test_pictures_are_quantised_by_name(tmp_path):
     image.fromarray(np.zeros((5, 6), dtype=np.uint8)).save("folder/c.png")
     with pytest.raises(ValueError, match=r"c\.png: is of another size than the first picture, 5 x 6 and 4 x 6"):
         Images("folder").load()
+    image.fromarray(np.full((4, 6), 4096, dtype=np.uint16)).save("deep.png")
+    with pytest.raises(ValueError, match=r"deep\.png: has values of more than 8 bits, of Pillow's mode I;16; scale"):
+        Images("deep.png").load()
 
 
 # bad input
