@@ -116,6 +116,9 @@ def test_lines_of_characters_and_of_a_rule():
     Path("table.csv").write_text("SMILES,good\nCCO,yes\nCO,no\n")
     found = Lines("table.csv", column="SMILES", labels="good").load()
     assert found.classes == ("no", "yes") and lists(found) == [[0, 0, 1], [0, 1]]
+    Path("table.csv").write_text('SMILES,good\n"C\nC",yes\n', encoding="utf-8-sig")  # with a byte order mark
+    found = Lines("table.csv", column="SMILES", labels="good").load()
+    assert found.symbols == ("\n", "C") and lists(found) == [[1, 0, 1]]
 
 
 def pairs(line):

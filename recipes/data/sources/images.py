@@ -151,10 +151,10 @@ class Images:
         """Return the values of a picture file."""
         pillow = _pillow()
         try:
-            picture = pillow.open(file)
-            if picture.mode.startswith(("I", "F")):  # Pillow would clip them to 0..255
-                raise ValueError(f"{name}: has values of more than 8 bits, of Pillow's mode {picture.mode}; scale them")
-            return self._made(picture.convert("RGB" if self.colour else "L"))
+            with pillow.open(file) as picture:
+                if (mode := picture.mode).startswith(("I", "F")):  # Pillow would clip them to 0..255
+                    raise ValueError(f"{name}: has values of more than 8 bits, of Pillow's mode {mode}; scale them")
+                return self._made(picture.convert("RGB" if self.colour else "L"))
         except OSError as error:
             raise ValueError(f"{name}: is no picture that can be read: {error}") from error
 
