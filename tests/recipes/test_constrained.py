@@ -96,11 +96,12 @@ def test_a_json_schema(run, tmp_path):
 
 
 def test_a_json_text_does_not_end_within_a_string(saved, tmp_path):
-    path = tmp_path / "schema.json"
-    path.write_text('{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}', encoding="utf-8")
-    automaton, text, ends = Constraint(json_schema=path).automaton(saved), saved.encode('{"a":"yé."}'), saved.special.eos
+    path, schema = tmp_path / "schema.json", {"type": "object", "properties": {"a": {"type": "string"}}}
+    path.write_text(json.dumps(schema | {"required": ["a"]}), encoding="utf-8")
+    automaton, ends = Constraint(json_schema=path).automaton(saved), [saved.special.eos]
+    text = saved.encode('{"a":"yé."}')
     for shown in range(len(text) + 1):
-        row = torch.tensor([[*text[:shown], *[ends] * (len(text) + 1 - shown)]])
+        row = torch.tensor([[*text[:shown], *ends * (len(text) + 1 - shown)]])
         assert bool(automaton.accepts(row)) == (shown == len(text))
 
 
