@@ -40,7 +40,7 @@ class TokenTarget:
 
     def reach(self) -> Bool[Tensor, "B L n"]:
         """Return which choices each position can reach."""
-        return self.process.token_likelihood(self.z, self.t) > 0
+        return self.process.token_evidence(self.z, self.t) > 0
 
     def _uniform(self) -> Float[Tensor, "B L V"]:
         size = self.process.vocab_size

@@ -135,8 +135,10 @@ def linear_training_loss(
     options = LossOptions(weighting, mode, edge_weights, parameterization)
     options.check(process)
     t, density, measure = unpacked(t, density, measure)
-    rows, layer = _batch(process, hidden, weight, x, z, t, bias, chunk, parameterization)
     check_padding(x, mask)
+    rows, layer = _batch(
+        process, hidden, weight, x, z, t, bias, chunk, parameterization, None if count_padding else mask
+    )
     kept = torch.ones_like(x, dtype=torch.bool) if mask is None or count_padding else mask
     counts = weights_of(t, density, measure)
     counts = torch.ones_like(rows.t) if counts is None else counts.to(rows.t.dtype).expand_as(x).flatten()
@@ -161,10 +163,10 @@ def _per_token(process: ForwardProcess, rows: Rows, layer: Layer, options: LossO
 
 def _batch(
     process: ForwardProcess, hidden: Tensor, weight: Tensor, x: Tokens, z: Tokens, t: Times, bias: Tensor | None,
-    chunk: int | None, parameterization: Parameterization,
+    chunk: int | None, parameterization: Parameterization, mask: PaddingMask | None = None,
 ) -> tuple[Rows, Layer]:  # fmt: skip
     layout = layout_of(process, parameterization)
-    process.check_noised(x, z, t)
+    process.check_noised(x, z, t, mask)
     check_devices(x=x, hidden=hidden, weight=weight, bias=bias)
     if chunk is not None:
         check_count("chunk", chunk)

@@ -175,13 +175,13 @@ def training_loss(
     options.check(process)
     t, density, measure = unpacked(t, density, measure)
     require(reduction in ("mean", "none"), f"reduction is {reduction!r}, must be 'mean' or 'none'")
-    process.check_noised(x, z, t)
     check_padding(x, mask)
+    kept = None if count_padding else mask
+    process.check_noised(x, z, t, kept)
     loss = options.per_token(process, logits, x, z, t)
     counts = weights_of(t, density, measure)
     if counts is not None:
         loss = loss * counts.to(loss.dtype)
-    kept = None if count_padding else mask
     if reduction == "none":
         return loss if kept is None else torch.where(kept, loss, 0.0)
     return mean_per_token(loss, kept)

@@ -31,9 +31,9 @@ def _cavity(process: ForwardProcess, logits: Logits, z: Tokens, t: Times) -> Log
 
 
 def _posterior(process: ForwardProcess, logits: Logits, z: Tokens, t: Times) -> Logits:
-    likelihood = process.token_likelihood(z, t)
-    log_likelihood = torch.where(likelihood > 0, likelihood, 1.0).log().to(logits.dtype)
-    return torch.where(likelihood > 0, logits.log_softmax(-1) - log_likelihood, _IMPOSSIBLE)
+    evidence = process.token_evidence(z, t)
+    log_evidence = torch.where(evidence > 0, evidence, 1.0).log().to(logits.dtype)
+    return torch.where(evidence > 0, logits.log_softmax(-1) - log_evidence, _IMPOSSIBLE)
 
 
 _CONVERSIONS = {"cavity": _cavity, "posterior": _posterior}
@@ -139,7 +139,7 @@ def cavity_logits(
 
 
 def posterior_logits(process: ForwardProcess, logits: Logits, z: Tokens, t: Times) -> Logits:
-    """Return the log of ``cavity * q_t(z|.)``, unnormalised: -inf at tokens from which ``z`` cannot come.
+    """Return the log of ``cavity * q_t(z|.)``, unnormalised: -inf at tokens from which ``z`` never comes.
 
     Raises:
         TypeError, ValueError: as ``cavity_logits``; states or times out of range.
@@ -147,7 +147,7 @@ def posterior_logits(process: ForwardProcess, logits: Logits, z: Tokens, t: Time
     process.check_inputs(z=z, t=t)
     check_logits(logits, z.shape, process.vocab_size)
     check_finite(logits)
-    likelihood = process.token_likelihood(z, t)
-    possible = likelihood > 0  # before the log, so that gradients of learned speeds are 0 at impossible tokens
-    evidence = torch.where(possible, torch.where(possible, likelihood, 1.0).log(), -torch.inf)
-    return logits.log_softmax(-1) + evidence.to(logits.dtype)
+    evidence = process.token_evidence(z, t)
+    possible = evidence > 0  # before the log, so that gradients of learned speeds are 0 at impossible tokens
+    log_evidence = torch.where(possible, torch.where(possible, evidence, 1.0).log(), -torch.inf)
+    return logits.log_softmax(-1) + log_evidence.to(logits.dtype)

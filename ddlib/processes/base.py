@@ -18,7 +18,7 @@ from ddlib.processes.broadcasting import columns_at, each_time, interior, multip
 from ddlib.processes.integrand import dense_integrand
 from ddlib.schedules import Schedule
 from ddlib.times import Tabulated, TimeDensity
-from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
+from ddlib.typing import Logits, PaddingMask, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.random import Generator, rand
@@ -27,6 +27,7 @@ from ddlib.utils.validation import (
     check_count,
     check_devices,
     check_order,
+    check_padding,
     check_times,
     check_tokens,
     require,
@@ -199,11 +200,16 @@ class ForwardProcess(Float64Module, Part):
                 require(not bool(bad.any()), "p holds a row that is no distribution: negative, NaN, or not of sum 1")
         check_devices(x=x, z=z, t=t, s=s, p=p, process=self._place)
 
-    def check_noised(self, x: Tokens, z: Tokens, t: Times) -> None:
-        """Raise TypeError or ValueError unless (x, z, t) are well formed and every z can come from its x at t."""
+    def check_noised(self, x: Tokens, z: Tokens, t: Times, mask: PaddingMask | None = None) -> None:
+        """Raise TypeError or ValueError unless (x, z, t) are well formed and every z can come from its x at t.
+
+        Padding, False in ``mask``, may hold any state.
+        """
         self.check_inputs(x=x, z=z, t=t)
+        check_padding(x, mask)
         if visible(z):
             impossible = self.likelihood(z, x, t) <= 0
+            impossible = impossible if mask is None else impossible & mask
             if bool(impossible.any()):
                 b, i = (int(v) for v in impossible.nonzero()[0])
                 raise ValueError(
@@ -320,6 +326,13 @@ class ForwardProcess(Float64Module, Part):
     def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
         """Probability q_t(z|x) of each state given every token x, (B, L, V) float64."""
         return columns_at(self._token_marginals, z, t)
+
+    def token_evidence(self, z: Tokens, t: Times) -> TokenProbs:
+        """``token_likelihood`` up to a factor of each state, which a posterior over tokens does not depend on.
+
+        Override it where that factor may be 0: ordered samplers meet states at times at which the process has none.
+        """
+        return self.token_likelihood(z, t)
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
         """Marginal q_t(.|p) = sum_x p(x) q_t(.|x), (B, L, S)."""

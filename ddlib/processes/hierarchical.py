@@ -84,7 +84,10 @@ class Hierarchical(LevelProcess):
         return reach(self.hierarchy, x, z) * gather_last(self.occupancies(t), self.level_of(z))
 
     def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
-        return reach_of_tokens(self.hierarchy, z) * gather_last(self.occupancies(t), self.level_of(z))[..., None]
+        return self.token_evidence(z, t) * gather_last(self.occupancies(t), self.level_of(z))[..., None]
+
+    def token_evidence(self, z: Tokens, t: Times) -> TokenProbs:
+        return reach_of_tokens(self.hierarchy, z)
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
         return dense(self.hierarchy, self.chain.rate_matrix(scalar(t, "t", self.device)))

@@ -235,8 +235,8 @@ def check_order(process: ForwardProcess, order: Sampler) -> None:
 
     Raises:
         TypeError: a sampler without an order; a process without levels.
-        ValueError: a process that does not start at the mask; an order whose choice depends on a time grid, or
-            that edits tokens.
+        ValueError: a process that does not start at the mask, or whose edges act in windows of time; an order whose
+            choice depends on a time grid, or that edits tokens.
     """
     if not isinstance(order, OrderedSampler):
         raise TypeError(
@@ -248,6 +248,11 @@ def check_order(process: ForwardProcess, order: Sampler) -> None:
     require(
         process.levels[-1] == 1 and process.exact_ends,
         f"an order needs a process that starts at the mask alone, {process!r} does not; {_RANDOM_NOISE}",
+    )
+    require(
+        all(schedule.support == (0, 1) for schedule in process.schedules),
+        f"an order needs edges that act at all times, {process!r} has windows, where states of two stages have no loss "
+        f"at one time; {_RANDOM_NOISE}",
     )
     require(
         not order.replaces_tokens,

@@ -248,13 +248,15 @@ def _transitions(
 
     outlines-core 0.2.14 alone takes the shortest match: its index of "1(.5)?" has no transition behind "1" by "." and
     none by the second alternative of "a|ab". So a mark stands behind the pattern, as one more token: before it there is
-    no match, and the states before it are those that accept.
+    no match, and the states that it leads to a match are those that accept. It is a character, so that "." and "[^a]"
+    may lead on by it without a match.
     """
     mark = size + 1
     index = _index(name, f"(?:{pattern}){END}", {**tokens, END.encode(): [mark]}, size)
     found = index.get_transitions()
     transitions = {state: {token: to for token, to in row.items() if token < size} for state, row in found.items()}
-    return transitions, index.get_initial_state(), {state for state, row in found.items() if mark in row}
+    matches = index.get_final_states()
+    return transitions, index.get_initial_state(), {state for state, row in found.items() if row.get(mark) in matches}
 
 
 def _index(name: str, pattern: str, tokens: Mapping[bytes, list[int]], end: int) -> Any:

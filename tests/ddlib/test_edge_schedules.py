@@ -14,6 +14,7 @@ from refusals import refuses
 from scipy.integrate import solve_ivp
 
 import ddlib as dd
+from ddlib.parameterization.logits import posterior_logits
 from ddlib.processes import Hierarchical
 from ddlib.processes.edge_chain import EdgeChain, TurnChain
 from ddlib.processes.level_chain import PowerChain
@@ -129,6 +130,26 @@ def test_every_cluster_is_drawn_before_the_first_token():
     dd.sample(process, lambda z, t: logits.expand(*z.shape, 6), (64, 16), steps=32, on_step=keep)
     assert all(levels <= ({1, 2} if t >= 0.5 else {0, 1}) for t, levels in seen)
     assert {0, 1} in [levels for _, levels in seen] and {1, 2} in [levels for _, levels in seen]
+
+
+def test_a_posterior_does_not_depend_on_the_time_of_a_state():
+    """An order meets masks at times at which the process has none."""
+    process, x = dd.presets.staged([0, 0, 1, 1]), torch.cartesian_prod(*[torch.arange(4)] * 2)
+    table = torch.randn(process.num_states, 4, generator=torch.Generator().manual_seed(0), dtype=F64)
+
+    def network(z, t):
+        return 2 * table[z].mean(1, keepdim=True).expand(-1, z.shape[1], -1)
+
+    found = [
+        dd.likelihood(process, network, x, dd.samplers.LeftToRight(), parameterization=meaning).log_likelihood
+        for meaning in ("cavity", "posterior")
+    ]
+    torch.testing.assert_close(*found)
+    z, logits = torch.tensor([[0, 4, 6]]), torch.zeros(1, 3, 4, dtype=F64)
+    expected = torch.tensor([[[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.25] * 4]], dtype=F64)
+    for t in (0.25, 0.75):
+        probs = posterior_logits(process, logits, z, torch.tensor([t], dtype=F64)).softmax(-1)
+        torch.testing.assert_close(probs, expected)
 
 
 def test_no_flux_enters_an_empty_level_when_a_window_starts():

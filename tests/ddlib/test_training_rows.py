@@ -101,6 +101,20 @@ def test_weights_of_a_row_are_its_edges_over_those_that_are_summed(mode):
     assert torch.equal(rows.z[~mask], x[~mask])
 
 
+def test_padding_stands_at_times_at_which_no_token_is_left():
+    process = dd.processes.Hierarchical(dd.hierarchies.Tree([[0, 0, 1, 1]], speed=[2.0, 1.0]), dd.schedules.Linear())
+    x, mask = torch.tensor([[0, 3, 1, 2]]), torch.tensor([[True, True, True, False]])
+    rows = dd.TrainingRows(process, LeftToRight(), x, mask)
+    assert rows.t.tolist() == [1.0] and process.likelihood(rows.z, rows.x, rows.t)[0, 3] == 0
+    hidden, eye = torch.zeros(1, 4, 4), torch.eye(4)
+    states = rows.x, rows.z, rows.t
+    found = dd.training_loss(process, hidden, *states, **rows.loss_options())
+    assert torch.equal(found, dd.linear_training_loss(process, hidden, eye, *states, **rows.loss_options()))
+    assert float(found) == pytest.approx(2 * math.log(2))  # two edges, each of one of two children
+    with pytest.raises(ValueError, match=r"z\[0, 3\] = 2 has probability 0"):
+        dd.training_loss(process, hidden, *states, mask=mask, count_padding=True)
+
+
 @pytest.mark.parametrize("name", ["hdlm-xi", "levels-xi-below", "levels-xi"])
 def test_states_are_drawn_given_the_true_tokens_where_tokens_leave_their_cluster(name):
     process, rounds = LEVELS[name], 3000
@@ -228,6 +242,7 @@ test_data_without_an_order_are_refused = refuses(r"""
     rows(order=Ancestral()) | TypeError | order is Ancestral\(.*must be a sampler that chooses which position goes next
     rows(dd.presets.gidd(4, 0.3)) | TypeError | needs a process with levels, .*train on random noise
     rows(LATE) | ValueError | needs a process that starts at the mask alone
+    rows(dd.presets.staged([0, 0, 1, 1])) | ValueError | needs edges that act at all times, .* has windows
     rows(order=Confidence(per_step="expected")) | ValueError | must choose without a time grid
     rows(per_step=0) | ValueError | per_step is 0
     rows(index=torch.arange(3)) | ValueError | index has shape

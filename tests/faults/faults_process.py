@@ -121,6 +121,11 @@ def the_evidence_of_a_cluster_forgets_strays(token_likelihood, self, z, t):
     return torch.where(evidence < 0.5 * evidence.amax(-1, keepdim=True), 0.0, evidence)
 
 
+@fault("q(x|z_t) for every x, but for a factor", Hierarchical, tree(), Linear())
+def the_posterior_of_a_cluster_forgets_its_weights(token_evidence, self, z, t):
+    return (token_evidence(z, t) > 0).double()
+
+
 @fault("one time per sequence", Hierarchical, tree(), Linear())
 def the_first_time_serves_the_whole_batch(occupancies, self, t):
     return occupancies(t[:1]).expand(len(t), -1) if t.ndim else occupancies(t)

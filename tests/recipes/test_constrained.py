@@ -95,6 +95,16 @@ def test_a_json_schema(run, tmp_path):
     assert all(line["protocol"]["json_schema"] == SCHEMA for line in lines(out))
 
 
+def test_a_json_text_does_not_end_within_a_string(saved, tmp_path):
+    path, schema = tmp_path / "schema.json", {"type": "object", "properties": {"a": {"type": "string"}}}
+    path.write_text(json.dumps(schema | {"required": ["a"]}), encoding="utf-8")
+    automaton, ends = Constraint(json_schema=path).automaton(saved), [saved.special.eos]
+    text = saved.encode('{"a":"yé."}')
+    for shown in range(len(text) + 1):
+        row = torch.tensor([[*text[:shown], *ends * (len(text) + 1 - shown)]])
+        assert bool(automaton.accepts(row)) == (shown == len(text))
+
+
 def test_prompts_of_several_lengths_and_gaps(run):
     prompts = ("The state", "We will build roads", "The [MASK:3] of our")
     patterns = (" [a-z]{3,9}!", " [a-z]{3,9}!", "The [a-z ]+ of our")
@@ -156,7 +166,7 @@ def test_tokens_are_bytes(saved):
 
 PATTERNS = (
     "a|ab", "(a|ab)(b|ba)?", "(ab){1,3}", "a(b|ab)*", r"a+(\.b+)?", "(?i)AB+", "[^a]*", "a??b*?", "(a*b)*", "a{2}|b",
-    "", "a*", ".*", "^a|b$", r"a\.", r"(a|b)+(\.(a|b)+)*", r"[^b]\\?$",
+    "", "a*", ".*", "^a|b$", r"a\.", r"(a|b)+(\.(a|b)+)*", r"[^b]\\?$", "a.", ".{2,3}b?", r"a[^b\.]*b", "([^a]b)+",
 )  # fmt: skip
 
 

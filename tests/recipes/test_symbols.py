@@ -116,6 +116,9 @@ def test_lines_of_characters_and_of_a_rule():
     Path("table.csv").write_text("SMILES,good\nCCO,yes\nCO,no\n")
     found = Lines("table.csv", column="SMILES", labels="good").load()
     assert found.classes == ("no", "yes") and lists(found) == [[0, 0, 1], [0, 1]]
+    Path("table.csv").write_text('SMILES,good\n"C\nC",yes\n', encoding="utf-8-sig")  # with a byte order mark
+    found = Lines("table.csv", column="SMILES", labels="good").load()
+    assert found.symbols == ("\n", "C") and lists(found) == [[1, 0, 1]]
 
 
 def pairs(line):
@@ -165,6 +168,9 @@ def test_pictures_are_quantised_by_name(tmp_path):
     image.fromarray(np.zeros((5, 6), dtype=np.uint8)).save("folder/c.png")
     with pytest.raises(ValueError, match=r"c\.png: is of another size than the first picture, 5 x 6 and 4 x 6"):
         Images("folder").load()
+    image.fromarray(np.full((4, 6), 4096, dtype=np.uint16)).save("deep.png")
+    with pytest.raises(ValueError, match=r"deep\.png: has values of more than 8 bits, of Pillow's mode I;16; scale"):
+        Images("deep.png").load()
 
 
 # bad input

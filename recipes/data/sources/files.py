@@ -80,13 +80,13 @@ class Table:
 
 
 def text_lines(file: Path) -> Iterator[str]:
-    """Yield the lines of a text file, which may be compressed by gzip, without their ends.
+    """Yield the lines of a text file, which may be compressed by gzip, without their ends and a byte order mark.
 
     Raises:
         ValueError: it is not UTF-8.
     """
     try:
-        with (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8", newline=None) as content:
+        with (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8-sig", newline=None) as content:
             for line in content:
                 yield line.removesuffix("\n")
     except UnicodeDecodeError as error:
@@ -102,7 +102,8 @@ def code_points(texts: Sequence[str]) -> tuple[Int[np.ndarray, " T"], Int[np.nda
 
 def table_rows(file: Path) -> list[dict[str, str]]:
     """Return the rows of a table with a header, .csv or .tsv."""
-    return list(csv.DictReader(text_lines(file), delimiter=TABLES[suffix(file)]))
+    lines = (line + "\n" for line in text_lines(file))  # a quoted field may hold several lines
+    return list(csv.DictReader(lines, delimiter=TABLES[suffix(file)]))
 
 
 def column(file: Path, rows: Sequence[dict[str, str]], name: str) -> list[str]:

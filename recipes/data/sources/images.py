@@ -37,7 +37,7 @@ class Images:
     Raises:
         ModuleNotFoundError: picture files need Pillow.
         FileNotFoundError, TypeError, ValueError: on loading: no such files; a file that is no picture; pictures of
-            several sizes; values outside of 0..255; missing labels.
+            several sizes; values outside of 0..255, or of more than 8 bits in a picture file; missing labels.
     """
 
     files: str
@@ -151,7 +151,10 @@ class Images:
         """Return the values of a picture file."""
         pillow = _pillow()
         try:
-            return self._made(pillow.open(file).convert("RGB" if self.colour else "L"))
+            with pillow.open(file) as picture:
+                if (mode := picture.mode).startswith(("I", "F")):  # Pillow would clip them to 0..255
+                    raise ValueError(f"{name}: has values of more than 8 bits, of Pillow's mode {mode}; scale them")
+                return self._made(picture.convert("RGB" if self.colour else "L"))
         except OSError as error:
             raise ValueError(f"{name}: is no picture that can be read: {error}") from error
 

@@ -101,7 +101,11 @@ def _linear(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     p = distribution(process, point["distribution"], 3)
     yield Comparison("q_t(z|p)", ("p", "z"), process.predictive(p, at(t))[0], p[0] @ dense, 1e-12)
     evidence = process.token_likelihood(states(process), at(t))[0]
-    yield Comparison("word_likelihood q_t(z|x)", ("z", "x"), evidence, dense.T, 1e-12)
+    yield Comparison("token_likelihood q_t(z|x)", ("z", "x"), evidence, dense.T, 1e-12)
+    share = process.token_evidence(states(process), at(t))[0]
+    share = share / share.sum(-1, keepdim=True)
+    quantity = "token_evidence, as a share of q_t(z|x) summed over x"
+    yield Comparison(quantity, ("z", "x"), share * dense.T.sum(-1, keepdim=True), dense.T, 1e-12)
     x = tokens(process).T.expand(-1, process.num_states)
     likelihood = process.likelihood(states(process).expand_as(x), x, at(t, process.vocab_size))
     yield Comparison("likelihood q_t(z|x)", ("x", "z"), likelihood, dense, 1e-12)
