@@ -328,7 +328,7 @@ class ForwardProcess(Float64Module, Part):
         return columns_at(self._token_marginals, z, t)
 
     def token_evidence(self, z: Tokens, t: Times) -> TokenProbs:
-        """``token_likelihood`` up to a factor of each state, which a posterior over tokens does not depend on.
+        """Likelihood of each token up to a factor of the state, which a posterior over tokens does not depend on.
 
         Override it where that factor may be 0: ordered samplers meet states at times at which the process has none.
         """

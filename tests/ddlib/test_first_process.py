@@ -257,7 +257,8 @@ def test_two_numbers_are_never_printed_alike():
     [
         ("rate_matrix", lambda self, t: Paced.rate_matrix(self, t).T, "rates",
          "its columns sum to 0: row = from, column = to, so return the transpose"),
-        ("transition", lambda self, s, t: Paced.transition(self, s, t).T, "distributions", "its columns sum to 1: row = from"),
+        ("transition", lambda self, s, t: Paced.transition(self, s, t).T, "distributions",
+         "its columns sum to 1: row = from"),
         ("rate_matrix", lambda self, t: Paced.rate_matrix(self, t).float(), "answers",
          "rate_matrix(t) is torch.float32 of shape (3, 3), must be torch.float64 of shape (3, 3)"),
         ("marginal", lambda self, x, t: Paced.marginal(self, x, t)[..., 1:], "answers",

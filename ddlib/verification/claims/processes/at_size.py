@@ -82,7 +82,7 @@ def _marginals(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     evidence = process.token_likelihood(z, t)[0]
     for i in range(x.shape[1]):
         expected = process.marginal(x, t)[0, :, z[0, i]]
-        yield Comparison("word_likelihood q_t(z|x)", (), evidence[i, x[0]], expected, 1e-9 * expected, {"x": x[0]})
+        yield Comparison("token_likelihood q_t(z|x)", (), evidence[i, x[0]], expected, 1e-9 * expected, {"x": x[0]})
     p = distribution(process, 1)
     mixed = process.predictive(p, t)[0]
     yield Comparison("sum of q_t(.|p)", (), mixed.sum(-1), torch.ones(1, dtype=torch.float64), 1e-9)
