@@ -3,6 +3,7 @@
 import pickle
 import sys
 import warnings
+from functools import partial
 from importlib import import_module
 
 import pytest
@@ -77,6 +78,20 @@ def test_a_former_attribute_is_the_present_one_with_a_warning(made):
     for name, one in former.items():
         with pytest.warns(DeprecationWarning, match=rf"\.{name} is \w+\.{one.present} now"):
             assert getattr(made, name) == getattr(made, one.present)
+
+
+@pytest.mark.parametrize(
+    ("make", "former", "present", "value"),
+    [
+        (dd.samplers.EndOfText, "word", "token", 3),
+        (partial(dd.Children, dd.hierarchies.Flat(3)), "law", "parameterization", "posterior"),
+    ],
+    ids=["EndOfText", "Children"],
+)
+def test_a_former_argument_is_the_present_one_with_a_warning(make, former, present, value):
+    with pytest.warns(DeprecationWarning, match=rf"\({former}=\.\.\.\) is \w+\({present}=\.\.\.\) now"):
+        made = make(**{former: value})
+    assert repr(made) == repr(make(**{present: value})) and getattr(made, present) == value
 
 
 def test_the_class_keyword_of_times_per_position_has_no_effect_and_warns():
