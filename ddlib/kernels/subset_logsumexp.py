@@ -49,7 +49,7 @@ class Range(Divergence):
         return (outer - below).clamp_min(0)  # rounding
 
 
-class WordIn(Divergence):
+class TokenIn(Divergence):
     """LSE over all given columns minus the logit of x.
 
     Args:
@@ -83,7 +83,7 @@ def blocks(hierarchy: Hierarchy, level: int, rows: Rows, index: Tensor, hard: bo
     state.
     """
     if hard and level > 1 and not within:
-        return [Block(index, None, WordIn(torch.arange(hierarchy.vocab_size, device=index.device)))]
+        return [Block(index, None, TokenIn(torch.arange(hierarchy.vocab_size, device=index.device)))]
     members, below = tokens_under(hierarchy, level), tokens_under(hierarchy, level - 1)
     state = hierarchy.local(rows.z[index], level)
     order = (state * hierarchy.vocab_size + below.parents[rows.x[index]]).argsort(stable=True)
@@ -100,7 +100,7 @@ def blocks(hierarchy: Hierarchy, level: int, rows: Rows, index: Tensor, hard: bo
 def _inner(level: int, top: bool, here: Grouping, below: Grouping) -> Divergence:
     position = torch.arange(len(here.rank), device=here.rank.device) if top else here.rank
     if level == 1:
-        return WordIn(position)
+        return TokenIn(position)
     return Range(lambda rows: below.parents[rows.x], lambda child: position[below.members(child)])
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ddlib_models.dit.heads import round_up
-from ddlib_models.dit.tree_head import words_beneath
+from ddlib_models.dit.tree_head import tokens_beneath
 from ddlib_models.io.constants import Constants
 
 
@@ -47,7 +47,7 @@ class StateEmbedding(Constants, nn.Embedding):
     ) -> None:
         super().__init__(round_up(max(num_states, rows), pad_to), dim)
         self.num_states, self.vocab_size = num_states, vocab_size
-        tokens, sizes = words_beneath(vocab_size, parents)
+        tokens, sizes = tokens_beneath(vocab_size, parents)
         tokens, sizes = tokens.to(self.weight.device), sizes.to(self.weight.device)
         self.num_clusters = len(sizes)
         if vocab_size + self.num_clusters > num_states:
@@ -150,5 +150,5 @@ def cluster_means(rows: Float[Tensor, "V D"], parents: Sequence[Sequence[int] | 
     Raises:
         ValueError: naming the level and the rule it breaks.
     """
-    tokens, sizes = (part.to(rows.device) for part in words_beneath(len(rows), parents))
+    tokens, sizes = (part.to(rows.device) for part in tokens_beneath(len(rows), parents))
     return F.embedding_bag(tokens, rows, sizes.cumsum(0) - sizes, mode="mean")

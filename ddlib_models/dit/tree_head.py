@@ -39,7 +39,7 @@ def level_sizes(vocab_size: int, parents: Sequence[Tensor]) -> list[int]:
     return [vocab_size, *(int(edge.max()) + 1 for edge in parents)]
 
 
-def words_beneath(
+def tokens_beneath(
     vocab_size: int, parents: Sequence[Sequence[int] | Tensor]
 ) -> tuple[Int[Tensor, " n"], Int[Tensor, " m"]]:
     """Return the tokens below every cluster, cluster by cluster and level by level, and their number per cluster.

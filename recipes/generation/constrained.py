@@ -117,7 +117,7 @@ class Constraint:
         automaton, sampler = self.automaton(saved), make_sampler(saved, sampling.sampler)
         try:
             check_constraint(automaton, saved.process, sampler, sampling.endings(saved))
-            reduced = automaton.without(sampling.forbidden_words(saved))
+            reduced = automaton.without(sampling.forbidden_tokens(saved))
             for row in rows:
                 states = masked(saved, row)[row.lead :]
                 free = torch.full((row.length - row.lead - len(states),), saved.process.vocab_size)

@@ -181,7 +181,7 @@ class Sampling:
             saved.parameterization,
         )  # fmt: skip
 
-    def forbidden_words(self, saved: LoadedModel) -> list[int]:
+    def forbidden_tokens(self, saved: LoadedModel) -> list[int]:
         """Return the ids of the tokens that are never drawn.
 
         Raises:
@@ -251,7 +251,7 @@ def draw(
         top_p=_over_time(sampling.top_p),
         top_k=sampling.top_k,
         min_p=sampling.min_p,
-        forbidden=sampling.forbidden_words(saved),
+        forbidden=sampling.forbidden_tokens(saved),
         repetition_penalty=sampling.repetition_penalty,
         endings=endings,
         parameterization=getattr(denoiser, "parameterization", None) or saved.parameterization,

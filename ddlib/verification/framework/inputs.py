@@ -43,20 +43,20 @@ def distribution(process: ForwardProcess, seed: float, rows: int = 1) -> Tensor:
     return logits(process, seed, rows).exp()
 
 
-def some_words(process: ForwardProcess, most: float) -> Tensor:
+def some_tokens(process: ForwardProcess, most: float) -> Tensor:
     """Return at most ``most`` tokens, evenly spaced from the first to the last, (n,)."""
     count = min(int(most), process.vocab_size)
     return torch.linspace(0, process.vocab_size - 1, count, dtype=torch.float64).long()
 
 
 def product(process: ForwardProcess, most: float) -> tuple[Tensor, Tensor]:
-    """Return all pairs of ``some_words`` x and states z, each (1, N), in row-major order."""
-    chosen = some_words(process, most)
+    """Return all pairs of ``some_tokens`` x and states z, each (1, N), in row-major order."""
+    chosen = some_tokens(process, most)
     return chosen.repeat_interleave(process.num_states)[None], states(process).repeat(1, len(chosen))
 
 
 def pairs(process: ForwardProcess, t: float, most: float = 10**9) -> tuple[Tensor, Tensor, Tensor]:
-    """Return pairs of ``some_words`` x and states z with q_t(z|x) > 0, each (1, N), and the time (1,)."""
+    """Return pairs of ``some_tokens`` x and states z with q_t(z|x) > 0, each (1, N), and the time (1,)."""
     x, z = product(process, most)
     possible = process.likelihood(z, x, at(t))[0] > 0
     return x[:, possible], z[:, possible], at(t)

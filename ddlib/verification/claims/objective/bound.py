@@ -21,7 +21,7 @@ from ddlib.verification.framework.inputs import (
     per_pair,
     product,
     scored,
-    some_words,
+    some_tokens,
     tokens,
 )
 from ddlib.verification.framework.reference import logistic
@@ -137,7 +137,7 @@ def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     scores = logits(process, point["distribution"])[0, 0]
     value, a, b, change = integrated(process, point, lambda z, t: scores.expand(*z.shape, -1), "cavity")
     lost = removed(process, a, scores.exp()) - removed(process, b, scores.exp())
-    chosen = some_words(process, point["words"])
+    chosen = some_tokens(process, point["words"])
     quantity = f"integral of the bound from t = {a:.3g} to {b:.3g}"
     allowed = (1e-6 * (1 + lost) + change)[chosen]
     yield Comparison(quantity, (), value[chosen], lost[chosen], allowed, {"x": chosen})
@@ -145,7 +145,7 @@ def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 def entropy(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Compare the bound of a drawn distribution of tokens, with the best model, to its entropy."""
-    chosen = some_words(process, point["words"])
+    chosen = some_tokens(process, point["words"])
     best = torch.full((process.vocab_size,), -torch.inf, dtype=torch.float64)
     best[chosen] = logits(process, point["distribution"])[0, 0, chosen].log_softmax(-1)
     truth = best.exp()

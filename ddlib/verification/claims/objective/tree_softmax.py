@@ -25,10 +25,10 @@ def trees(process: ForwardProcess) -> dict[str, Hierarchy]:
     size = process.vocab_size
     found: dict[str, Hierarchy] = {"no": Flat(size)}
     if size > 2:
-        pairs_of_words = torch.arange(size) // 2
-        found["pairs"] = Tree([pairs_of_words])
+        pairs_of_tokens = torch.arange(size) // 2
+        found["pairs"] = Tree([pairs_of_tokens])
         if size > 4:
-            found["pairs of pairs"] = Tree([pairs_of_words, torch.arange(int(pairs_of_words[-1]) + 1) // 2])
+            found["pairs of pairs"] = Tree([pairs_of_tokens, torch.arange(int(pairs_of_tokens[-1]) + 1) // 2])
     own = process.hierarchy
     return found | ({"the noise's": own} if own is not None and is_tree(own) else {})
 

@@ -22,7 +22,7 @@ from ddlib.verification.framework.inputs import (
     marginals,
     no_closed_form,
     per_pair,
-    some_words,
+    some_tokens,
 )
 
 WHOLE, DENSE = 1_000, 4_096
@@ -59,7 +59,7 @@ def _times(rows: Tensor | None, *matrices: Tensor) -> Tensor:
 
 
 def _tokens(process: ForwardProcess) -> Tensor:
-    return some_words(process, 32)[None]
+    return some_tokens(process, 32)[None]
 
 
 def _posterior(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -169,7 +169,7 @@ def _linear(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 def _draws(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     s, t, n = float(point["s"]), float(point["t"]), max(draws(process), 2000)
-    x = some_words(process, 3)
+    x = some_tokens(process, 3)
     generator = torch.Generator().manual_seed(5)
     z = process.sample(x.expand(n, -1).contiguous(), at(t, n), generator)
     marginal = process.marginal(x[None], at(t))[0]

@@ -132,14 +132,14 @@ def _several(run: Case) -> str:
     return "" if run.subject.supports_stopping else f"a row of {type(run.subject).__name__} is several texts"
 
 
-def _no_word(run: Case) -> str:
+def _no_token(run: Case) -> str:
     return _several(run) or _approximate(run)
 
 
 CLAIMS = (
     Claim("sampler", "position by position", "dependent tokens follow their joint distribution after few steps each",
           "binomial bounds, false alarm 1e-6", _left_to_right, ({"steps": 2},), ({"steps": 1}, {"steps": 5}),
-          at_length(1, _no_word),
+          at_length(1, _no_token),
           rests_on=("one token",),
           means="the model gets tokens before a window at time 0, and positions after it as noise at time 1"),
     Claim("sampler", "tokens kept", "a denoiser with a cache of finished blocks draws the same tokens",

@@ -50,7 +50,7 @@ def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Case]:
     return served(sampler, processes(), check, none=SUPPORTS) if on is None else served(sampler, [few(on)], check, ())
 
 
-def _one_word(run: Case, point: Point) -> Iterator[Comparison]:
+def _one_token(run: Case, point: Point) -> Iterator[Comparison]:
     probs = run.token
     tokens = run.draw(probs, _DRAWS, torch.Generator().manual_seed(1), int(point["steps"]))
     inside = tokens.clamp(0, len(probs) - 1)
@@ -93,7 +93,7 @@ def _off_the_grid(run: Case) -> str:
     )
 
 
-def _two_words(run: Case, point: Point) -> Iterator[Comparison]:
+def _two_tokens(run: Case, point: Point) -> Iterator[Comparison]:
     # rates may diverge near the data, so steps are concentrated there
     grid = torch.linspace(1, 0, int(point["steps"]) + 1, dtype=torch.float64) ** 2
     joint = run.pair
@@ -168,10 +168,10 @@ def _unpicked(run: Case) -> str:
 
 
 CLAIMS = (
-    Claim("sampler", "one token", "a token follows its distribution", "binomial bounds, false alarm 1e-6", _one_word,
+    Claim("sampler", "one token", "a token follows its distribution", "binomial bounds, false alarm 1e-6", _one_token,
           ({"steps": _STEPS},), ({"steps": 200},), at_length(1, _no_draw)),
     Claim("sampler", "few steps", "a token follows its distribution after one step and after three",
-          "binomial bounds, false alarm 1e-6", _one_word, ({"steps": 1}, {"steps": 3}),
+          "binomial bounds, false alarm 1e-6", _one_token, ({"steps": 1}, {"steps": 3}),
           applies=at_length(1, _discretised),
           rests_on=("one token",)),
     Claim("sampler", "on the way", "the state of a token follows q_t at every time of the grid",
@@ -179,7 +179,7 @@ CLAIMS = (
           at_length(1, _off_the_grid), rests_on=("one token",)),
     Claim("sampler", "two tokens", "two dependent tokens follow their joint distribution, and on the way each its q_t",
           "binomial bounds, false alarm 1e-6",
-          _two_words, ({"steps": 100},), ({"steps": 400},), at_length(2, hurried), rests_on=("one token",)),
+          _two_tokens, ({"steps": 100},), ({"steps": 400},), at_length(2, hurried), rests_on=("one token",)),
     Claim("sampler", "prompt", "the prompt stands and conditions the rest", "binomial bounds, false alarm 1e-6",
           _prompts, applies=at_length(2, hurried), rests_on=("two tokens",)),
     Claim("sampler", "network calls", "no more than max_model_calls, and tokens even after one step", "exactly", _calls,
