@@ -99,14 +99,14 @@ class Conversions(Study):
     length: int = 128
     batch: int = 4
     steps: int = 120
-    windows: int = 192
+    windows: int = 128
     """Held-out windows of the bounds."""
     draws: int = 2
     """Draws of times and noise for each."""
     texts: int = 6
     """Samples of each cell."""
     ways: tuple[Way, ...] = WAYS
-    paragraphs: int = 8
+    paragraphs: int = 6
     """Held-out paragraphs whose length is to be found."""
     prompt: int = 8
     """Tokens of a paragraph that are given."""
