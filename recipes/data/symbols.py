@@ -295,8 +295,6 @@ def _columns(labels: Any, splits: Sequence[str]) -> dict[str, Any] | None:
         return None
     pair = isinstance(labels, tuple) and len(labels) == 2 and np.ndim(labels[0]) > 0
     if pair != (len(splits) == 2):
-        rule = (
-            "a pair, those of train and those of validation" if not pair else "one for each of all sequences, no pair"
-        )
+        rule = "a pair, those of train and those of validation" if not pair else "one for each sequence, not a pair"
         raise ValueError(f"labels: must be {rule}")
     return dict(zip(splits, labels if pair else [labels], strict=True))

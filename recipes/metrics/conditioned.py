@@ -41,7 +41,7 @@ def labelled(denoiser: Denoiser, label: Int64[Tensor, " B"] | int) -> Denoiser:
         return fixed
 
     def see(z: Tensor, t: Tensor, **options: Any) -> Tensor:
-        # a tensor in sampling too, as in training: a network that was written in a loop has met no int
+        # a tensor, as in training: a user's network may not accept an int
         rows = label if isinstance(label, Tensor) else torch.full((len(z),), label, device=z.device)
         return denoiser(z, t, label=rows, **options)
 
