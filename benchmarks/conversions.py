@@ -22,14 +22,14 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-import ddlib as dd
 from benchmarks import smoke
+from benchmarks.adapt import causal
+from benchmarks.causal_training import Row, finetune, generated
 from benchmarks.conversions_page import (
     BLOCK,
     BLOCKS,
@@ -45,12 +45,12 @@ from benchmarks.conversions_page import (
 )
 from benchmarks.made import SCORER, Study, written
 from benchmarks.measuring import command, machine
+from ddlib_models.hf.causal_lm import causal_lm
 from recipes import adapt
 from recipes.config import Recipe
 from recipes.data import Prepared, examples, open_prepared, prepare
 from recipes.data.source import SOTU
 from recipes.engine import train
-from recipes.engine.optimizer import rate
 from recipes.engine.parallel import World
 from recipes.engine.provenance import provenance
 from recipes.engine.validation import NOISE, WINDOWS, validate
@@ -65,28 +65,6 @@ from recipes.model_io import LoadedModel, open_saved
 Values = dict[str, Any]
 FOLDERS = {CAUSAL: "causal", MASKS: "bidirectional", BLOCKS: "blocks"}
 """Folders of the models."""
-
-
-class Row(NamedTuple):
-    """A sample: its tokens, the CPU seconds and network calls that it took."""
-
-    tokens: list[int]
-    seconds: float
-    calls: float
-
-
-@torch.no_grad()
-def causal_nats(model: nn.Module, data: Prepared, length: int, count: int) -> dict[str, Any]:
-    """Return nats per token of a causal model for held-out windows, each without its first token."""
-    stream = examples(data.validation, length=length, pad_id=data.pad_id, batch_size=1, seed=WINDOWS)
-    nats, tokens = [], []
-    with closing(stream):
-        for part in islice(stream, count):
-            losses = F.cross_entropy(model(part.x).logits[0, :-1].float(), part.x[0, 1:], reduction="none")
-            nats.append(float((losses.double() * part.mask[0, 1:]).sum()))
-            tokens.append(float(part.mask[0, 1:].sum()))
-    found = torch.tensor([nats, tokens], dtype=torch.float64)
-    return asdict(dd.Measure.ratio(found[0], found[1], "nats/token"))
 
 
 @dataclass(frozen=True)
@@ -158,41 +136,7 @@ class Conversions(Study):
             if kind != CAUSAL:
                 train(every[kind])
             elif not (work / FOLDERS[CAUSAL]).exists():
-                self.finetune(work, every[MASKS], options.name)
-
-    def finetune(self, work: Path, given: Recipe, name: str) -> None:
-        """Train the causal model on the windows of the conversions, by the next token, and save it."""
-        from transformers import AutoModelForCausalLM
-
-        torch.manual_seed(given.seed)
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32).train()
-        how = given.optimizer
-        optimizer = torch.optim.AdamW(
-            model.parameters(), lr=how.lr, betas=how.betas, eps=how.eps, weight_decay=how.weight_decay
-        )
-        data = open_prepared(given.data.folder)
-        stream = examples(
-            data.train, length=self.length, pad_id=data.fill_id, batch_size=self.batch, seed=given.seed, threads=1
-        )
-        with closing(stream):
-            for step, part in enumerate(islice(stream, self.steps)):
-                with torch.autocast("cpu", torch.bfloat16, enabled=given.hardware.bf16):
-                    loss = model(part.x, labels=part.x).loss
-                loss.backward()
-                nn.utils.clip_grad_norm_(model.parameters(), how.max_grad_norm)
-                for group in optimizer.param_groups:
-                    group["lr"] = rate(how, step, self.steps)
-                optimizer.step()
-                optimizer.zero_grad()
-                if step % 10 == 0:
-                    print(f"step {step}: {loss.item():.3f} nats/token", flush=True)
-        model.eval().save_pretrained(work / FOLDERS[CAUSAL])
-
-    def causal(self, work: Path) -> Any:
-        """Return the trained causal model."""
-        from transformers import AutoModelForCausalLM
-
-        return AutoModelForCausalLM.from_pretrained(work / FOLDERS[CAUSAL], dtype=torch.float32).eval()
+                finetune(every[MASKS], options.name, work / FOLDERS[CAUSAL])
 
     def draw(self, options: Namespace) -> None:
         """Draw the samples of every cell one by one, and take their times."""
@@ -202,28 +146,15 @@ class Conversions(Study):
             if path.exists():
                 continue
             path.parent.mkdir(exist_ok=True)
-            rows = self.generated(work) if way.model == CAUSAL else self.sampled(work, way)
+            rows = self.sampled(work, way)
             found = {"rows": [row._asdict() for row in rows], "machine": machine(), "load": os.getloadavg()[0]}
             written(path, found)
             print(way.file, statistics.median(row.seconds for row in rows), flush=True)
 
-    def generated(self, work: Path) -> list[Row]:
-        """Return samples of the causal model by transformers, with its cache."""
-        model, data, rows = self.causal(work), open_prepared(work / "data"), list[Row]()
-        begin = torch.tensor([[data.bos_id]])
-        model.generation_config.eos_token_id = None  # padding stands behind a text, as in the windows of training
-        for number in range(self.texts):
-            torch.manual_seed(number)
-            start = time.process_time()
-            found = model.generate(
-                begin, do_sample=True, top_k=0, temperature=1.0, max_new_tokens=self.length - 1,
-                attention_mask=torch.ones_like(begin), pad_token_id=data.pad_id,
-            )  # fmt: skip
-            rows.append(Row(found[0].tolist(), time.process_time() - start, self.length - 1))
-        return rows
-
     def sampled(self, work: Path, way: Way) -> list[Row]:
-        """Return samples of a conversion."""
+        """Return the samples of a cell, drawn one by one."""
+        if way.model == CAUSAL:
+            return generated(work / FOLDERS[CAUSAL], open_prepared(work / "data"), self.length, self.texts)
         saved, rows = open_saved(work / FOLDERS[way.model]), list[Row]()
         sampling = Sampling(**way.sampling)
         for number in range(self.texts):
@@ -283,7 +214,10 @@ class Conversions(Study):
     def nats(self, work: Path) -> dict[str, Values]:
         """Return the bounds of held-out windows, and the causal model's nats."""
         data, world = open_prepared(work / "data"), World(0, 1, torch.device("cpu"))
-        found = {CAUSAL: causal_nats(self.causal(work), data, self.length, self.windows)}
+        size = data.vocab_size
+        model = causal_lm(size + 1, size, str(work / FOLDERS[CAUSAL]), attention="causal", shift=1)
+        known = causal(model, data, self.length, self.windows, self.batch)
+        found = {CAUSAL: {"value": known["nats_per_token"], "standard_error": known["standard_error"]}}
         for name in (MASKS, BLOCKS):
             saved = open_saved(work / FOLDERS[name])
             terms = [

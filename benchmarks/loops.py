@@ -2,7 +2,6 @@
 
     python -m benchmarks.loops                                              # measures, writes the result file
     python -m benchmarks.loops --page --docs docs                           # the table of docs/performance.md
-    python -m benchmarks.loops --tiny --out FILE                            # a test run
 
 The same network, rows of text, batch, optimizer, clipping and constant rate in every loop; a loop starts anew in every
 turn, and loops take turns. A step lasts from one update of the optimizer to the next, in wall time, so that data,
@@ -71,20 +70,17 @@ class Task:
         prepare(corpus, work / "data")
         recipe = Recipe(
             data=Data(corpus=corpus, folder=work / "data", length=size.length, wrap=True),
-            process={"kind": "mdlm"},
             model={"kind": "dit", "dim": size.dim, "depth": size.depth, "heads": max(size.dim // 64, 1)},
-            loss=Loss(weighting={"kind": "clip", "high": None}),
+            process={"kind": "mdlm"}, loss=Loss(weighting={"kind": "clip", "high": None}),
             optimizer=Optimizer(lr=1e-3, warmup=0, final=1.0, ema=0.0),
-            hardware=Hardware(threads=1),
             output=Output(
                 folder=work / "run", validate_every=10**9, validate_sequences=2, sample_every=10**9, sample_steps=1,
                 samples=1, save_every=10**9, tensorboard=False,
             ),
-            batch=size.batch,
-            steps=size.steps,
+            hardware=Hardware(threads=1), batch=size.batch, steps=size.steps,
         )  # fmt: skip
-        run = Run.prepare(recipe, World(0, 1, torch.device("cpu")))
-        x = torch.cat([batch.x for (batch,) in islice(run.batches(), size.steps)])
+        batches = Run.prepare(recipe, World(0, 1, torch.device("cpu"))).batches()
+        x = torch.cat([batch.x for (batch,) in islice(batches, size.steps)])
         return cls(recipe, [{"x": row, "index": torch.tensor(index)} for index, row in enumerate(x)])
 
     def network(self) -> tuple[Any, dd.processes.ForwardProcess]:
@@ -113,8 +109,7 @@ def formula(model: nn.Module, x: Tensor, masked: Tensor, t: Tensor, mask: int) -
 def engine(task: Task, work: Path) -> list[float]:
     """Train by the engine; return the losses that it records."""
     train(replace(task.recipe, output=replace(task.recipe.output, folder=work / "run")))
-    found = [record for _, record in read_metrics(work / "run" / "metrics.jsonl") if record["kind"] == "train"]
-    return [record["loss"] for record in found]
+    return [record["loss"] for _, record in read_metrics(work / "run" / "metrics.jsonl") if record["kind"] == "train"]
 
 
 def fused(model: Any, process: dd.processes.ForwardProcess, batch: dict[str, Tensor], step: int) -> Tensor:
@@ -128,8 +123,7 @@ def fused(model: Any, process: dd.processes.ForwardProcess, batch: dict[str, Ten
 
 def written_out(model: Any, process: dd.processes.ForwardProcess, batch: dict[str, Tensor], step: int) -> Tensor:
     """Draw independent times and masks, and compute the formula."""
-    x = batch["x"]
-    t = 1e-3 + (1 - 1e-3) * torch.rand(len(x))
+    x, t = batch["x"], 1e-3 + (1 - 1e-3) * torch.rand(len(batch["x"]))
     return formula(model, x, torch.rand(x.shape) < t[:, None], t, process.num_states - 1)
 
 
@@ -227,15 +221,12 @@ def check(task: Task) -> None:
     nn.init.normal_(model.head.weight, std=0.02)  # at zero all losses would agree
     x, t = next(iter(task.loader()))["x"], torch.linspace(0.1, 1, task.recipe.batch)
     z = process.sample(x, t)
-    ours = float(dd.training_loss(process, model(z, t), x, z, t))
-    require_equal({"ours": ours, "formula": float(formula(model, x, z != x, t, process.num_states - 1))})
+    ours, other = dd.training_loss(process, model(z, t), x, z, t), formula(model, x, z != x, t, process.num_states - 1)
+    require_equal({"ours": float(ours), "formula": float(other)})
 
 
 def over_bare(taken: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """Return the times of each loop over those of the bare loop in the same turn.
-
-    Between two turns the speed of a shared machine changes by more than the loops differ.
-    """
+    """Return times over those of the bare loop in the same turn: between turns the speed of the machine changes."""
     return {name: [one / two for one, two in zip(own, taken[BARE], strict=True)] for name, own in taken.items()}
 
 
@@ -253,13 +244,12 @@ def measure(task: Task, size: Size, repeats: int, threads: int, work: Path) -> d
                 seconds[name].append((end - begin) / (size.steps - WARM))
         for one, two in zip(losses["ours"], losses[BARE], strict=False):  # the engine records its last step too
             require_equal({"ours": one, "bare": two}, 1e-3)
-    middle = medians(taken)
     return {
         "threads": threads,
         "size": size._asdict(),
         "seconds_per_step": taken,
         "cpu_seconds_per_step": spent,
-        "tokens_per_second": {name: size.batch * size.length / value for name, value in middle.items()},
+        "tokens_per_second": {name: size.batch * size.length / value for name, value in medians(taken).items()},
         "ratios": {f"{name} time": value for name, value in medians(over_bare(taken)).items()},
         "versions": {name: version(name) for name in ("transformers", "lightning")},
     }
@@ -268,20 +258,18 @@ def measure(task: Task, size: Size, repeats: int, threads: int, work: Path) -> d
 def tables(found: dict[str, Any]) -> str:
     """Return the table of the page: tokens per second and time over the bare loop, by number of threads."""
     runs, where = found["runs"], found["machine"]
-    parts = ("tokens/s, threads: {}", "time of a step over the bare loop, threads: {}")
-    heads = [part.format(run["threads"]) for run in runs for part in parts]
+    parts = "tokens/s", "time of a step over the bare loop"
+    heads = [f"{part}, threads: {run['threads']}" for run in runs for part in parts]
     lines = [f"| loop | {' | '.join(heads)} |", "|" + " --- |" * (1 + len(heads))]
     for name in runs[0]["tokens_per_second"]:
         cells = [f"{run['tokens_per_second'][name]:,.0f} | {run['ratios'][f'{name} time']:.3f}" for run in runs]
         lines.append(f"| {'engine of the recipes' if name == 'ours' else name} | {' | '.join(cells)} |")
-    versions = ", ".join(f"{name} {number}" for name, number in runs[0]["versions"].items())
     halves = [quantiles(over_bare(run["seconds_per_step"])["ours"]) for run in runs]
-    about = [
-        f"Medians of {len(runs[0]['seconds_per_step'][BARE])} turns, times over those of the same turn",
-        f"the middle half of the engine's: {', '.join(f'{low:.2f} to {high:.2f}' for low, _, high in halves)}",
-        f"{where['processor']}, {where['cores']} cores, torch {where['torch']}, {versions}.",
-    ]
-    return "\n".join([*lines, "", "; ".join(about)])
+    about = f"Medians of {len(runs[0]['seconds_per_step'][BARE])} turns, times over those of the same turn"
+    about += f"; the middle half of the engine's: {', '.join(f'{low:.2f} to {high:.2f}' for low, _, high in halves)}"
+    about += f"; {where['processor']}, {where['cores']} cores, torch {where['torch']}"
+    about += "".join(f", {name} {number}" for name, number in runs[0]["versions"].items())
+    return "\n".join([*lines, "", f"{about}."])
 
 
 PAGE = Page("performance", "loops", tables)
@@ -302,8 +290,7 @@ def main(words: Sequence[str] | None = None) -> None:
         logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
         size = Size(300, 16, 1, 16, 4, 12) if options.tiny else Size()
         with tempfile.TemporaryDirectory() as work:
-            task = Task.prepare(size, Path(work))
-            check(task)
+            check(task := Task.prepare(size, Path(work)))
             runs = [measure(task, size, options.repeats, threads, Path(work)) for threads in options.threads]
         report(options.out.stem, runs, folder=options.out.parent)
     PAGE.write(options.out, options.docs)

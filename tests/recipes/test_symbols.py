@@ -239,7 +239,7 @@ BAD = {
     ),
     "labels of two splits": (
         lambda: prepare_ids(np.ones((4, 2), int), 2, 2, "out", labels=(np.arange(2), np.arange(2))),
-        r"labels: must be one for each of all sequences, no pair",
+        r"labels: must be one for each sequence, not a pair",
     ),
     "text before a header": (
         lambda: (Path("a.fa").write_text("ACGT\n>one\nACGT\n"), Fasta("a.fa").load()),
