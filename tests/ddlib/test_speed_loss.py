@@ -269,7 +269,7 @@ class TestBatches:
         (dict(process=dd.presets.mdlm(4)), "has nothing to learn: make its tree or itself with learn_speeds=True"),
         (dict(draws=1), "draws is 1, must be at least 2"),
         (dict(draws=2.5), "draws is 2.5, must be an int"),
-        (dict(x=torch.tensor([[4]])), r"x holds 4, must be words in \[0, 4\)"),
+        (dict(x=torch.tensor([[4]])), r"x holds 4, must be tokens in \[0, 4\)"),
         (dict(mask=torch.zeros(1, 3, dtype=torch.bool)), "mask is False everywhere"),
         (dict(mask=torch.ones(1, 2, dtype=torch.bool)), r"mask has shape \(1, 2\)"),
     ],
