@@ -84,7 +84,7 @@ class Conversions(Study):
     texts: int = 6
     """Samples of each cell."""
     ways: tuple[Way, ...] = WAYS
-    paragraphs: int = 6
+    paragraphs: int = 4
     """Held-out paragraphs whose length is to be found."""
     prompt: int = 8
     """Tokens of a paragraph that are given."""
@@ -199,9 +199,10 @@ class Conversions(Study):
         work, saved = options.work, open_saved(options.work / FOLDERS[MASKS])
         scorer = load_scorer(options.scorer, torch.device("cpu"), False)
         for way in self.ways:
-            path, rows = work / "judged" / f"{way.file}.json", self.rows(work, way)
+            path = work / "judged" / f"{way.file}.json"
             path.parent.mkdir(exist_ok=True)
-            if not path.exists():
+            if not path.exists() and (work / "drawn" / path.name).exists():
+                rows = self.rows(work, way)
                 documents = [saved.document(row["tokens"]) for row in rows]
                 written(path, judged(saved, documents, scorer) | {"first": saved.tokenizer.decode(documents[0])})
 
@@ -238,6 +239,8 @@ class Conversions(Study):
         before = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
         cells = []
         for way in self.ways:
+            if not (work / "judged" / f"{way.file}.json").exists():
+                continue  # not drawn yet
             rows, quality = self.rows(work, way), json.loads((work / "judged" / f"{way.file}.json").read_text())
             seconds = [row["seconds"] for row in rows]
             speed = {"tokens_per_second": self.length / statistics.median(seconds), "seconds": seconds}
