@@ -257,16 +257,16 @@ def measure(task: Task, size: Size, repeats: int, threads: int, work: Path) -> d
 
 def tables(found: dict[str, Any]) -> str:
     """Return the table of the page: tokens per second and time over the bare loop, by number of threads."""
-    runs, where = found["runs"], found["machine"]
-    parts = "tokens/s", "time of a step over the bare loop"
+    runs, where, parts = found["runs"], found["machine"], ("tokens/s", "time of a step over the bare loop")
     heads = [f"{part}, threads: {run['threads']}" for run in runs for part in parts]
     lines = [f"| loop | {' | '.join(heads)} |", "|" + " --- |" * (1 + len(heads))]
     for name in runs[0]["tokens_per_second"]:
         cells = [f"{run['tokens_per_second'][name]:,.0f} | {run['ratios'][f'{name} time']:.3f}" for run in runs]
         lines.append(f"| {'engine of the recipes' if name == 'ours' else name} | {' | '.join(cells)} |")
-    halves = [quantiles(over_bare(run["seconds_per_step"])["ours"]) for run in runs]
-    about = f"Medians of {len(runs[0]['seconds_per_step'][BARE])} turns, times over those of the same turn"
-    about += f"; the middle half of the engine's: {', '.join(f'{low:.2f} to {high:.2f}' for low, _, high in halves)}"
+    ours = [over_bare(run["seconds_per_step"])["ours"] for run in runs]
+    halves = [quantiles(one if len(one) > 1 else 2 * one) for one in ours]  # a test has a single turn
+    about = f"Medians of {len(ours[0])} turns, times over those of the same turn; the middle half of the engine's: "
+    about += ", ".join(f"{low:.2f} to {high:.2f}" for low, _, high in halves)
     about += f"; {where['processor']}, {where['cores']} cores, torch {where['torch']}"
     about += "".join(f", {name} {number}" for name, number in runs[0]["versions"].items())
     return "\n".join([*lines, "", f"{about}."])

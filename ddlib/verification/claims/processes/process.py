@@ -103,7 +103,7 @@ def _linear(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     evidence = process.token_likelihood(states(process), at(t))[0]
     yield Comparison("token_likelihood q_t(z|x)", ("z", "x"), evidence, dense.T, 1e-12)
     share = process.token_evidence(states(process), at(t))[0]
-    share = share / share.sum(-1, keepdim=True)
+    share = share / share.sum(-1, keepdim=True).clamp_min(torch.finfo(share.dtype).tiny)  # 0 for impossible states
     quantity = "token_evidence, as a share of q_t(z|x) summed over x"
     yield Comparison(quantity, ("z", "x"), share * dense.T.sum(-1, keepdim=True), dense.T, 1e-12)
     x = tokens(process).T.expand(-1, process.num_states)
