@@ -90,7 +90,7 @@ class OrderedSampler(Sampler):
 
     def confidence_of(self, probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
         """Compute ``confidence`` from probabilities, which the loss has; override it where no logarithm is needed."""
-        return self.confidence(probs.log())
+        return self.confidence(finite_log(probs))
 
     @abstractmethod
     def select(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
@@ -206,6 +206,11 @@ class OrderedSampler(Sampler):
 def _rounded(preference: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
     """Round scores: equal states have equal scores up to the network's rounding errors, which depend on the batch."""
     return preference.round(decimals=5)
+
+
+def finite_log(probs: Float[Tensor, "n K"]) -> Float[Tensor, "n K"]:
+    """Return finite log-probabilities: probabilities that are rounded to 0 are set to the smallest normal number."""
+    return probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
 
 
 def defined_below(part: object, base: type, method: str) -> bool:

@@ -12,7 +12,7 @@ from ddlib.parameterization.logits import Parameterization
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess, unchanged
 from ddlib.samplers.base import Sampler, SamplingContext, level_process
-from ddlib.samplers.ordered import OrderedSampler, check_order, model_time
+from ddlib.samplers.ordered import OrderedSampler, check_order, finite_log, model_time
 from ddlib.samplers.runtime.model import ModelWrapper, Predictions
 from ddlib.samplers.runtime.reverse_step import Uniforms
 from ddlib.typing import Denoiser, PaddingMask, Tokens
@@ -155,9 +155,8 @@ class TrainingRows:
         if self._depth == 1 or (not whole and bool((self.process.level_of(self.z[b, i][:, None]) == 1).all())):
             score = self.order.confidence_of(probs).to(torch.float64)  # of all tokens under the states
         elif whole:
-            # clamped, so that distributions over the tokens of an unlikely cluster have a sum
-            log_probs = probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
-            part = Predictions(self._current.network, log_probs, b, i, self.z[b, i], self.t[b], self.z[b, :0])
+            # finite, so that distributions over the tokens of an unlikely cluster have a sum
+            part = Predictions(self._current.network, finite_log(probs), b, i, self.z[b, i], self.t[b], self.z[b, :0])
             score = self.order.scores(self._current, part, self.levels)
         else:
             return
