@@ -29,6 +29,8 @@ IDIOM = re.compile(
     re.IGNORECASE,
 )
 """Idioms that stand for a term of the field. ``word`` and ``text`` are missing: natural language has both."""
+CLAIMS = ("verification", "claims")
+"""Package whose modules are called like those that they verify."""
 TITLE = re.compile(
     r"(test|_)_?(who|whoever|nobody|somebody|everybody|anybody|says?|said|tells?|told|ask(s|ed)?|knows?|knew"
     r"|hears?|heard|laws?|clocks?|rooms|strangers?)(_|$)|^test_(what|whatever)_"
@@ -78,3 +80,11 @@ def test_titles_of_tests_use_the_terms_of_the_field():
     assert len(titles) > 2000
     idioms = [title for title in titles if TITLE.search(title.split(": ")[1])]
     assert not idioms, "\n".join(["titles of tests with an idiom:", *idioms])
+
+
+def test_a_module_name_occurs_once_in_ddlib():
+    root = ROOT / "ddlib"
+    files = [file.relative_to(root) for file in root.rglob("*.py")]
+    kept = [file for file in files if file.stem not in ("base", "__init__") and file.parts[:2] != CLAIMS]
+    twice = [str(file) for file in kept if sum(file.stem == other.stem for other in kept) > 1]
+    assert len(kept) > 100 and not twice, "\n".join(["rename one of the modules of a name:", *sorted(twice)])

@@ -12,8 +12,8 @@ from torch.nn.functional import one_hot
 
 from ddlib.arguments import Part, check_extra_state, extra_state, load_checked, made_by
 from ddlib.hierarchies.kernels import Kernel
+from ddlib.hierarchies.level_names import Named
 from ddlib.hierarchies.maps import Map, chain
-from ddlib.hierarchies.names import Named
 from ddlib.typing import PerToken, StateMatrix, TokenProbs, Tokens
 from ddlib.utils.positive import PositiveParameter, check_positive
 from ddlib.utils.precision import Float64Module

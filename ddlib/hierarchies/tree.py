@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 from ddlib.hierarchies.base import Hierarchy
+from ddlib.hierarchies.level_names import checked_names
 from ddlib.hierarchies.maps import Map, parent_map, parent_vectors, to_masks
-from ddlib.hierarchies.names import checked_names
 from ddlib.utils.validation import require
 
 

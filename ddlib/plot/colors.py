@@ -9,7 +9,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
-from ddlib.hierarchies.names import NO_NAMES, Names
+from ddlib.hierarchies.level_names import NO_NAMES, Names
 from ddlib.processes import ForwardProcess
 from ddlib.typing import HasLevelWeights
 from ddlib.utils.validation import require

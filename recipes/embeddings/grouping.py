@@ -11,7 +11,7 @@ from ddlib.hierarchies import load_clusters, save_clusters, semantic_clusters, t
 from ddlib.hierarchies.builders import read_csv
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.hierarchies.clusters.semantic import embeddings_hash
-from ddlib.hierarchies.names import NO_NAMES, Names
+from ddlib.hierarchies.level_names import NO_NAMES, Names
 from recipes.data import Prepared
 from recipes.data.source import content_hash
 from recipes.embeddings.neighbours import unit_vectors

@@ -17,15 +17,15 @@ from ddlib.schedules import Linear, Schedule
 from ddlib.verification import Check, Counterexample, Place
 from ddlib.verification.claims import hierarchy, schedule
 from ddlib.verification.claims.objective import bound as objective
-from ddlib.verification.claims.processes import at_size, draws, numerics, process, reverse
+from ddlib.verification.claims.processes import at_size, numerics, process, reverse, sampled_states
 from ddlib.verification.claims.samplers import sampler
 from ddlib.verification.framework.blame import blamed
 from ddlib.verification.framework.claim import Claim, Comparison
 from ddlib.verification.framework.dependencies import explained
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
-ROOMS = (schedule, hierarchy, process, reverse, objective, numerics, draws, at_size, sampler)
-CLAIMS = {claim.name: claim for room in ROOMS for claim in room.CLAIMS}
+MODULES = (schedule, hierarchy, process, reverse, objective, numerics, sampled_states, at_size, sampler)
+CLAIMS = {claim.name: claim for module in MODULES for claim in module.CLAIMS}
 
 
 class Paced(ForwardProcess):

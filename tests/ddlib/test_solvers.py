@@ -19,7 +19,7 @@ from ddlib.samplers import Ancestral, Euler, Psi, TauLeaping, ThetaTrapezoidal
 from ddlib.schedules import Linear
 from ddlib.testing import strategies
 from ddlib.testing.oracle import exact_cavity
-from ddlib.verification.claims.samplers.kernel import CLAIMS, STRONG, errors, runs
+from ddlib.verification.claims.samplers.transition_kernel import CLAIMS, STRONG, errors, runs
 from ddlib.verification.framework.cases import Case
 from ddlib.verification.framework.inputs import frequencies, tally
 

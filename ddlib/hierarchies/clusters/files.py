@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ddlib.hierarchies.clusters.semantic import Clusters, embeddings_hash
-from ddlib.hierarchies.names import checked_names
+from ddlib.hierarchies.level_names import checked_names
 from ddlib.utils.validation import require
 
 _FORMAT = "ddlib clusters 1"

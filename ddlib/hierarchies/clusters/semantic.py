@@ -13,7 +13,7 @@ from jaxtyping import Float, Int64
 from torch import Generator, Tensor
 
 from ddlib.hierarchies.clusters.kmeans import Fit, Points, fit
-from ddlib.hierarchies.names import NO_NAMES, Names
+from ddlib.hierarchies.level_names import NO_NAMES, Names
 from ddlib.hierarchies.tree import Tree
 from ddlib.utils.validation import check_count, check_number, require
 

@@ -13,7 +13,7 @@ import triton.language as tl
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ddlib.kernels.gpu.kernel import kernel
+from ddlib.kernels.gpu.jit import kernel
 from ddlib.kernels.gpu.vocab_order import Spans
 
 

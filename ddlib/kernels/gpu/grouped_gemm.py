@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import triton.language as tl
 
-from ddlib.kernels.gpu.kernel import kernel
+from ddlib.kernels.gpu.jit import kernel
 
 
 class Tiles(NamedTuple):

@@ -6,7 +6,7 @@ import triton.language as tl
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ddlib.kernels.gpu.kernel import kernel
+from ddlib.kernels.gpu.jit import kernel
 from ddlib.kernels.tile import Divergence, Reader, Rows
 
 COLUMNS = 4096

@@ -12,11 +12,11 @@ from ddlib.verification.claims.objective import bound, consistency, edges, learn
 from ddlib.verification.claims.processes import (
     at_size,
     discrete,
-    draws,
     numerics,
     per_position_times,
     process,
     reverse,
+    sampled_states,
 )
 from ddlib.verification.framework.cases import LARGE, REDUCED
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
@@ -35,7 +35,7 @@ CLAIMS = (
     *tree_softmax.CLAIMS,
     *edges.CLAIMS,
     *numerics.CLAIMS,
-    *draws.CLAIMS,
+    *sampled_states.CLAIMS,
     *times.PROCESS_CLAIMS,
     *per_position_times.CLAIMS,
     *arguments.CLAIMS,
