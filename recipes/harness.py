@@ -9,11 +9,13 @@ question. As in the HDLM paper it is that of context and completion together, wi
 """
 
 import hashlib
+import inspect
 import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float
@@ -33,6 +35,7 @@ try:
     from lm_eval.api.instance import Instance
     from lm_eval.api.model import LM
     from lm_eval.api.registry import model_registry
+    from lm_eval.utils import simple_parse_args_string
     from tqdm import tqdm
 except ImportError as error:
     raise ModuleNotFoundError('zero-shot tasks need lm_eval: pip install "ddlib[eval]"') from error
@@ -123,6 +126,32 @@ class DiffusionLM(LM):
         self.samples, self.seed, self.batch_size = samples, seed, int(batch_size)
         self.conditional, self.per_token = conditional, per_token
         log.info("a likelihood is %s", self.likelihood)
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> Self:
+        """Build the model from ``--model_args``, as text; see ``create_from_arg_obj``."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Self:
+        """Build the model from ``--model_args`` and the other flags of ``lm_eval`` that concern a model.
+
+        Raises:
+            ValueError: no ``pretrained``; an unknown key, with the nearest known one; a key that is also given as a
+                flag; or as the constructor.
+        """
+        known = list(inspect.signature(cls).parameters)
+        flags = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        for name in (*arg_dict, *flags):
+            if name not in known:
+                near = get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+                raise ValueError(f"--model_args {name}: no such key; {hint}")
+        if twice := arg_dict.keys() & flags.keys():
+            raise ValueError(f"--model_args {min(twice)}: must be given once, it is also --{min(twice)}")
+        if "pretrained" not in arg_dict:
+            raise ValueError("--model_args: must hold pretrained, the folder of a run: pretrained=runs/owt/hdlm")
+        return cls(**arg_dict, **flags)
 
     @property
     def likelihood(self) -> str:
