@@ -9,12 +9,10 @@ question. As in the HDLM paper it is that of context and completion together, wi
 """
 
 import hashlib
-import inspect
 import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any, Self
 
 import torch
@@ -22,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import ddlib as dd
-from recipes.config import at_least, own_times
+from recipes.config import at_least, check_keys, own_times
 from recipes.console import command, plain_errors
 from recipes.generation.batches import batches
 from recipes.generation.prompt import check_known
@@ -35,7 +33,6 @@ try:
     from lm_eval.api.instance import Instance
     from lm_eval.api.model import LM
     from lm_eval.api.registry import model_registry
-    from lm_eval.utils import simple_parse_args_string
     from tqdm import tqdm
 except ImportError as error:
     raise ModuleNotFoundError('zero-shot tasks need lm_eval: pip install "ddlib[eval]"') from error
@@ -128,30 +125,10 @@ class DiffusionLM(LM):
         log.info("a likelihood is %s", self.likelihood)
 
     @classmethod
-    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> Self:
-        """Build the model from ``--model_args``, as text; see ``create_from_arg_obj``."""
-        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
-
-    @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Self:
-        """Build the model from ``--model_args`` and the other flags of ``lm_eval`` that concern a model.
-
-        Raises:
-            ValueError: no ``pretrained``; an unknown key, with the nearest known one; a key that is also given as a
-                flag; or as the constructor.
-        """
-        known = list(inspect.signature(cls).parameters)
-        flags = {name: value for name, value in (additional_config or {}).items() if value is not None}
-        for name in (*arg_dict, *flags):
-            if name not in known:
-                near = get_close_matches(name, known, 1)
-                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-                raise ValueError(f"--model_args {name}: no such key; {hint}")
-        if twice := arg_dict.keys() & flags.keys():
-            raise ValueError(f"--model_args {min(twice)}: must be given once, it is also --{min(twice)}")
-        if "pretrained" not in arg_dict:
-            raise ValueError("--model_args: must hold pretrained, the folder of a run: pretrained=runs/owt/hdlm")
-        return cls(**arg_dict, **flags)
+        """Build the model from ``--model_args`` and the flags for a model; ValueError for keys that it does not have."""
+        check_keys("--model_args", arg_dict, cls)
+        return super().create_from_arg_obj(arg_dict, additional_config)
 
     @property
     def likelihood(self) -> str:
@@ -217,11 +194,7 @@ class DiffusionLM(LM):
         return protocol(self.saved, self.sampling, self.seed, self.length) | own
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Format a chat as a text, if the model's tokenizer has a chat template.
-
-        Raises:
-            ValueError: it does not.
-        """
+        """Format a chat as a text; ValueError if the model's tokenizer has no chat template."""
         return self.saved.chat(chat_history, add_generation_prompt)
 
     @property
@@ -288,7 +261,6 @@ class DiffusionLM(LM):
         stands = torch.tensor([row.given for row in rows], device=device).repeat_interleave(count)
         fixed = torch.arange(x.shape[1], device=device) < stands[:, None]
         index = torch.tensor([row.key for row in rows], device=device)[:, None] + torch.arange(count, device=device)
-
         noise = dd.KeyedGenerator(self.seed, 0, index.flatten(), scattered=True)  # the same for all choices
         bound = dd.bound(
             saved.process, given(saved.denoiser, x, fixed), x, noise, parameterization=saved.parameterization
