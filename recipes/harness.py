@@ -126,7 +126,7 @@ class DiffusionLM(LM):
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Self:
-        """Build the model from ``--model_args`` and the flags for a model; ValueError for keys that it does not have."""
+        """Build the model from ``--model_args`` and the flags for a model; ValueError for keys that it lacks."""
         check_keys("--model_args", arg_dict, cls)
         return super().create_from_arg_obj(arg_dict, additional_config)
 

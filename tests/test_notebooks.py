@@ -1,4 +1,4 @@
-"""Notebooks of the tutorials: their cells are the blocks of the pages, and each runs from its first cell to its last."""
+"""Notebooks of the tutorials: their cells are the blocks of the pages, and each runs as a whole."""
 
 import re
 import sys
@@ -34,7 +34,9 @@ def test_the_cells_are_the_blocks_of_the_page(page):
     pictures = [cell for cell in code if "Image(" in cell.source]
     cells = [cell for cell in code if cell not in pictures]
     expected = blocks(page)
-    assert [cell.source for cell in cells] == ["%%bash -e\n" * (kind == "bash") + source for kind, source, *_ in expected]
+    assert [cell.source for cell in cells] == [
+        "%%bash -e\n" * (kind == "bash") + source for kind, source, *_ in expected
+    ]
     assert ["".join(out.text for out in cell.outputs).strip() for cell in cells] == [
         out.strip() for *_, out, _ in expected
     ]

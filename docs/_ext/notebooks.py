@@ -1,8 +1,8 @@
 """Pages as Jupyter notebooks, beside the built page: ``notebooks`` in conf.py lists them.
 
-Every block of Python becomes a code cell, every block of bash that runs a cell with ``%%bash -e``, which
-ends at the first command that fails. The text that a page
-shows below a block is the output of its cell. Pictures that the code writes are shown by a cell.
+Every block of Python becomes a code cell, every block of bash that runs a cell with ``%%bash -e``, which ends at the
+first command that fails. The text that a page shows below a block is the output of its cell. Pictures that the code
+writes are shown by a cell.
 """
 
 from __future__ import annotations

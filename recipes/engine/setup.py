@@ -250,8 +250,8 @@ def start(
         except ValueError as error:
             other = difference(read_recipe(folder / RECIPE).model, recipe.model, "model")
             raise ValueError(
-                f"start={recipe.start!r}: {error}. The network must be that of {folder / RECIPE}, and tokens and states "
-                f"as many{f'; {other}' if other else ''}"
+                f"start={recipe.start!r}: {error}. The network must be that of {folder / RECIPE}, with as many "
+                f"tokens and states{f'; {other}' if other else ''}"
             ) from error
         return
     text = stream(data)

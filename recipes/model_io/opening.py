@@ -102,9 +102,7 @@ def open_saved(
         raise ValueError(f"revision={revision!r}: only of a repository on the hub, {source} is a folder")
     if not (folder / RECIPE).exists() and (folder / CONFIG).exists():
         trusted = str(source) in trust
-        return open_foreign(
-            folder, str(source), device, precision, trusted, family, mask_token, block_size, revision
-        )
+        return open_foreign(folder, str(source), device, precision, trusted, family, mask_token, block_size, revision)
     if not (folder / RECIPE).exists():
         raise FileNotFoundError(
             f"{folder} has no {RECIPE}: the run has not saved yet, or did not make this folder; nor a {CONFIG}, which "

@@ -94,7 +94,7 @@ def test_a_condition_per_row_without_the_whole_batch_is_refused_by_name():
         with pytest.raises(ValueError, match=rf"{name} fails on \d of 4 sequences and not on all.* compact=False"):
             generate(process, network, steps=30)
         assert generate(process, network, steps=30, compact=False).shape == (4, 5)
-    with pytest.raises(RuntimeError, match="^own$"):
+    with pytest.raises(RuntimeError, match=r"^own$"):
         generate(process, lambda z, t: (_ for _ in ()).throw(RuntimeError("own")), steps=30)
 
 

@@ -238,6 +238,8 @@ inductor = pytest.param(
     {"backend": "inductor", "data": EVEN}, id="inductor", marks=[pytest.mark.nightly, needs_compiler]
 )
 each_loop = pytest.mark.parametrize("kind", ["trainer", "lightning", "accelerate"])
+
+
 @each_loop
 @pytest.mark.parametrize("options", [{}, {"half": True}, {"backend": "eager"}, inductor], ids=str)
 def test_the_losses_are_those_of_a_plain_loop(kind, options, tmp_path):
@@ -409,7 +411,12 @@ def test_a_collator_for_steps_of_another_size_is_refused(tmp_path):
         DiffusionTrainer(network(), args, process=PROCESS, data_collator=DiffusionCollator(PROCESS, batch_size=8))
     derived = DiffusionTrainer(network(), args, process=PROCESS, data_collator=DiffusionCollator(PROCESS))
     assert derived.data_collator.batch_size == 4
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    quiet = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+    }
     fit = Trainer(accelerator="cpu", devices=1, max_steps=1, accumulate_grad_batches=2, **quiet)
     collate = DiffusionCollator(PROCESS, batch_size=8)
     reading = {

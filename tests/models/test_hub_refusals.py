@@ -64,7 +64,7 @@ def test_pickled_weights_of_a_repository_are_converted_into_a_folder(bert, tmp_p
         OSError, match=r"me/tiny'?: has pytorch_model.bin .* tokenizer to a folder, and load tiny: "
     ) as error:
         hub.load("me/tiny", revision="main")
-    with monkeypatch.context() as failing, pytest.raises(OSError, match="me/tiny'?: has pytorch_model.bin"):
+    with monkeypatch.context() as failing, pytest.raises(OSError, match=r"me/tiny'?: has pytorch_model\.bin"):
         # as where the hub does not convert them for transformers
         failing.setattr(AutoModelForMaskedLM, "from_pretrained", raise_that_it_cannot_be_loaded)
         hub.load("me/tiny")
