@@ -150,14 +150,13 @@ class DiffusionLM(LM):
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Return minus the bound of every text in nats; a long one is cut into independent windows."""
         self._at_one_time()
-        rows, owner = [], []
+        rows, owner, totals = [], [], [0.0] * len(requests)
         for number, request in enumerate(requests):
             words = self._words(request.args[0])
             for start in range(0, len(words), self.length):
                 window = tuple(words[start : start + self.length])
                 rows.append(Row(window, self._first(words) if start == 0 else 0, key(request, request.args[0], start)))
                 owner.append(number)
-        totals = [0.0] * len(requests)
         for number, nats in zip(owner, self._bounds(rows, disable_tqdm), strict=True):
             totals[number] -= nats
         return totals
