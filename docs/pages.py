@@ -26,6 +26,8 @@ from sybil.parsers.myst import CodeBlockParser, PythonCodeBlockParser, SkipParse
 
 HERE = Path(__file__).parent
 IMAGES = HERE / "images" / "tutorials"
+NOTEBOOKS = [HERE / f"{name}.md" for name in re.findall(r'"(tutorials/\w+)"', (HERE / "conf.py").read_text())]
+"""Pages that are offered as notebooks: the tests run these instead."""
 VARIES = "% varies"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -45,12 +47,17 @@ def python(example: Example) -> None:
     printed(example, out.getvalue())
 
 
+def environment() -> dict[str, str]:
+    """Environment of commands: this Python before all others, and this checkout."""
+    paths = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(HERE.parent)}
+    return os.environ | paths
+
+
 def bash(example: Example) -> None:
-    """Runs a block that says so, with this Python before all others."""
+    """Runs a block that says so."""
     if not example.document.text[: example.region.start].rstrip().endswith("% runs"):
         return
-    paths = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(HERE.parent)}
-    done = subprocess.run(["bash", "-ec", example.parsed], capture_output=True, text=True, env=os.environ | paths)
+    done = subprocess.run(["bash", "-ec", example.parsed], capture_output=True, text=True, env=environment())
     if done.returncode:
         raise AssertionError(f"line {example.line} ends with status {done.returncode}:\n{done.stdout}{done.stderr}")
     printed(example, done.stdout)
@@ -60,14 +67,18 @@ def text(example: Example) -> None:
     """Compares a block with what the one above it printed."""
     above, out = example.namespace.get("__above__", (0, ""))
     between = example.document.text[above : example.region.start].strip()
-    if not above or between not in ("", VARIES):
-        return
-    if between:
-        same = len(example.parsed.strip().splitlines()) == len(out.strip().splitlines())
+    if above and between in ("", VARIES):
+        check(f"line {example.line}", example.parsed, out, between == VARIES)
+
+
+def check(place: str, expected: str, out: str, varies: bool = False) -> None:
+    """Raises AssertionError unless ``out`` is what a page says; of one that varies the number of lines."""
+    if varies:
+        same = len(expected.strip().splitlines()) == len(out.strip().splitlines())
     else:
-        same = doctest.OutputChecker().check_output(example.parsed, out, FLAGS)
+        same = doctest.OutputChecker().check_output(expected, out, FLAGS)
     if not same:
-        raise AssertionError(f"line {example.line} says:\n{example.parsed}\nprinted was:\n{out}")
+        raise AssertionError(f"{place} says:\n{expected}\nprinted was:\n{out}")
 
 
 def printed(example: Example, out: str) -> None:

@@ -134,12 +134,14 @@ def check(name: str, recipe: Recipe) -> None:
 
     Raises:
         ModuleNotFoundError: adapters are requested and peft is not installed.
+        OSError: a folder with weights in a pickle alone.
         ValueError: no causal language model; its tokenizer has more tokens than its table rows; or see ``CausalLM``.
     """
     import torch
 
     from ddlib_models.hf.base import hub_options, plain, transformers_config
     from ddlib_models.hf.causal_lm import CausalLM
+    from ddlib_models.io.safetensors import WHOLE, check_pickled
     from recipes.data.tokens import load_tokenizer
 
     revision = recipe.model.get("revision")
@@ -152,6 +154,8 @@ def check(name: str, recipe: Recipe) -> None:
             "that were added later need rows first (resize_token_embeddings of transformers)"
         )
     if recipe.model["kind"] == "causal_lm":
+        if Path(name).is_dir() and not any(Path(name).glob(f"{WHOLE}*")):
+            check_pickled("AutoModelForCausalLM", name, f"--from {name}")
         options = {key: value for key, value in recipe.model.items() if key in CausalLM.__signature__.parameters}
         with torch.device("meta"):
             CausalLM(size + 1, size, architecture, **options)

@@ -13,14 +13,14 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 import ddlib as dd
-from recipes.config import at_least, own_times
+from recipes.config import at_least, check_keys, own_times
 from recipes.console import command, plain_errors
 from recipes.generation.batches import batches
 from recipes.generation.prompt import check_known
@@ -124,6 +124,12 @@ class DiffusionLM(LM):
         self.conditional, self.per_token = conditional, per_token
         log.info("a likelihood is %s", self.likelihood)
 
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Self:
+        """Build the model from ``--model_args`` and the flags for a model; ValueError for keys that it lacks."""
+        check_keys("--model_args", arg_dict, cls)
+        return super().create_from_arg_obj(arg_dict, additional_config)
+
     @property
     def likelihood(self) -> str:
         """Description of the quantity in place of a log-likelihood, and its number of draws."""
@@ -144,14 +150,13 @@ class DiffusionLM(LM):
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Return minus the bound of every text in nats; a long one is cut into independent windows."""
         self._at_one_time()
-        rows, owner = [], []
+        rows, owner, totals = [], [], [0.0] * len(requests)
         for number, request in enumerate(requests):
             words = self._words(request.args[0])
             for start in range(0, len(words), self.length):
                 window = tuple(words[start : start + self.length])
                 rows.append(Row(window, self._first(words) if start == 0 else 0, key(request, request.args[0], start)))
                 owner.append(number)
-        totals = [0.0] * len(requests)
         for number, nats in zip(owner, self._bounds(rows, disable_tqdm), strict=True):
             totals[number] -= nats
         return totals
@@ -188,11 +193,7 @@ class DiffusionLM(LM):
         return protocol(self.saved, self.sampling, self.seed, self.length) | own
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Format a chat as a text, if the model's tokenizer has a chat template.
-
-        Raises:
-            ValueError: it does not.
-        """
+        """Format a chat as a text; ValueError if the model's tokenizer has no chat template."""
         return self.saved.chat(chat_history, add_generation_prompt)
 
     @property
@@ -259,7 +260,6 @@ class DiffusionLM(LM):
         stands = torch.tensor([row.given for row in rows], device=device).repeat_interleave(count)
         fixed = torch.arange(x.shape[1], device=device) < stands[:, None]
         index = torch.tensor([row.key for row in rows], device=device)[:, None] + torch.arange(count, device=device)
-
         noise = dd.KeyedGenerator(self.seed, 0, index.flatten(), scattered=True)  # the same for all choices
         bound = dd.bound(
             saved.process, given(saved.denoiser, x, fixed), x, noise, parameterization=saved.parameterization

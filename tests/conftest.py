@@ -25,13 +25,14 @@ torch.set_num_threads(1)
 
 EVERY, MANY = 3, 16
 """Of a slow test with more than ``MANY`` cases `make test-slow` runs every third, `make test-all` all."""
+WHOLE_PAGES = ("test_docs.py", "test_notebooks.py")
 EACH_ITS_OWN = ("test_docs.py", "test_contracts.py", "test_faults.py")
 """Files whose cases are not the same statement about similar objects, or a selection already."""
 
 
 @pytest.hookimpl(trylast=True)  # after -m and -k
 def pytest_collection_modifyitems(config, items):
-    items.sort(key=lambda item: item.path.name != "test_docs.py")  # whole pages first: what runs last runs alone
+    items.sort(key=lambda item: item.path.name not in WHOLE_PAGES)  # whole pages first: what runs last runs alone
     if full(config):
         return
     cases = {}

@@ -48,10 +48,11 @@ ALL = {tuple(words): page.name for page in reversed(PAGES) for words in commands
 # the tutorials train networks, or start processes that do; the others verify all that they write, or draw it often
 LONG = ("extending.md", "times.md", "speeds.md", "jumps.md", "samplers.md", "backbone.md", "own_loop.md", "scale.md")
 QUICK = [page for page in PAGES if page.parent.name != "tutorials" and page.name not in LONG]
+RUN_HERE = [page for page in PAGES if page not in pages.NOTEBOOKS]  # the others run in test_notebooks.py
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("page", slow_but(PAGES, *QUICK), ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", slow_but(RUN_HERE, *QUICK), ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_runs_as_it_is_written(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

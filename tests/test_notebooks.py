@@ -1,46 +1,50 @@
-"""Notebooks of the tutorials: their cells are the blocks of the pages, which run in tests/test_docs.py."""
+"""Notebooks of the tutorials: their cells are the blocks of the pages, and each runs as a whole."""
 
 import re
 import sys
 from pathlib import Path
 
+import nbclient
+import pages
 import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.append(str(DOCS / "_ext"))
 import notebooks  # noqa: E402
 
-PAGES = [DOCS / f"{name}.md" for name in re.findall(r'"(tutorials/\w+)"', (DOCS / "conf.py").read_text())]
+each_page = pytest.mark.parametrize("page", pages.NOTEBOOKS, ids=lambda page: page.stem)
 
 
 def blocks(page):
-    """Language and content of every block of a page that runs, and what is printed below it."""
+    """Language and content of every block of a page that runs, what is printed below it, and whether that varies."""
     found = []
     text = page.read_text()
     for block in re.finditer(r"^```(python|bash|text)\n(.*?)\n```$", text, re.M | re.S):
         kind, content = block.groups()
         if kind == "text":
-            found[-1][2] = content
+            found[-1][2:] = content, text[: block.start()].rstrip().endswith(pages.VARIES)
         elif kind == "python" or text[: block.start()].rstrip().endswith("% runs"):
-            found.append([kind, content, ""])
+            found.append([kind, content, "", False])
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@each_page
 def test_the_cells_are_the_blocks_of_the_page(page):
     code = [cell for cell in notebooks.notebook(page).cells if cell.cell_type == "code"]
     pictures = [cell for cell in code if "Image(" in cell.source]
     cells = [cell for cell in code if cell not in pictures]
     expected = blocks(page)
-    assert [cell.source for cell in cells] == ["%%bash\n" * (kind == "bash") + source for kind, source, _ in expected]
+    assert [cell.source for cell in cells] == [
+        "%%bash -e\n" * (kind == "bash") + source for kind, source, *_ in expected
+    ]
     assert ["".join(out.text for out in cell.outputs).strip() for cell in cells] == [
-        out.strip() for *_, out in expected
+        out.strip() for *_, out, _ in expected
     ]
     assert len(pictures) == page.read_text().count("](../images/tutorials/")
     assert all(cell.outputs[0].data["image/png"] for cell in pictures)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@each_page
 def test_the_prose_needs_no_sphinx(page):
     prose = "\n".join(cell.source for cell in notebooks.notebook(page).cells if cell.cell_type == "markdown")
     assert not re.search(r"\.md\)|\{\w+\}`|^% |```(text|python)", prose, re.M)
@@ -48,9 +52,22 @@ def test_the_prose_needs_no_sphinx(page):
 
 
 @pytest.mark.slow
-def test_a_notebook_runs(tmp_path, monkeypatch):
-    nbclient = pytest.importorskip("nbclient")
-    monkeypatch.setenv("DDLIB_SHAPECHECK", "0")
-    found = notebooks.notebook(DOCS / "tutorials" / "2_hierarchy.md")
-    nbclient.NotebookClient(found, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    assert "[0, 0, 0, 0, 1, 1, 1, 1" in str(found.cells)
+@each_page
+def test_a_notebook_runs_and_prints_the_output_of_its_page(page, tmp_path, monkeypatch):
+    for name, value in {**pages.environment(), "DDLIB_SHAPECHECK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    found = notebooks.notebook(page)
+    nbclient.NotebookClient(found, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    code = [cell for cell in found.cells if cell.cell_type == "code"]
+    pictures = [cell for cell in code if "Image(" in cell.source]
+    assert all(cell.outputs[0].data["image/png"] for cell in pictures)
+    cells = [cell for cell in code if cell not in pictures]
+    for number, (cell, (kind, _, expected, varies)) in enumerate(zip(cells, blocks(page), strict=True)):
+        printed = {"stdout": "", "stderr": ""}
+        for out in cell.outputs:
+            if out.output_type == "stream":
+                printed[out.name] += out.text
+        if expected:
+            pages.check(f"cell {number}", expected, printed["stdout"], varies)
+        warned = [line for line in printed["stderr"].splitlines() if "Warning: " in line]
+        assert kind == "bash" or not [line for line in warned if "IProgress" not in line]  # of tqdm without ipywidgets

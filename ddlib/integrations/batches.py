@@ -1,8 +1,8 @@
 """Collator of noisy batches for any training loop: it pads, and draws times and noise by key."""
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
-from typing import Any
+from copy import copy, deepcopy
+from typing import Any, Self
 
 import torch
 from jaxtyping import Int64
@@ -17,6 +17,8 @@ from ddlib.typing import Tokens
 from ddlib.utils.random import KeyedGenerator
 from ddlib.utils.validation import check_count, require
 
+_STEP = 1024
+"""Sequences of a step in a loop that does not state them."""
 _READ = ("input_ids", "attention_mask", POSITION)
 
 
@@ -45,7 +47,8 @@ class DiffusionCollator:
     Args:
         process: the forward process. The collator keeps a copy, on the CPU.
         batch_size: sequences in one step of the optimizer, over all processes and accumulated batches. Stratified times
-            are scrambled anew in every step.
+            are scrambled anew in every step. None: ``DiffusionTrainer`` and ``DiffusionDataModule`` set their own;
+            1024 in other loops.
         seed: seed of times and noise.
         pad_token_id: the token at padded positions.
         pad_to_multiple_of: lengths are padded to a multiple of it; ``torch.compile`` then sees fewer shapes.
@@ -65,7 +68,7 @@ class DiffusionCollator:
         self,
         process: ForwardProcess,
         *,
-        batch_size: int = 1024,
+        batch_size: int | None = None,
         seed: int = 0,
         pad_token_id: int = 0,
         pad_to_multiple_of: int = 1,
@@ -73,11 +76,27 @@ class DiffusionCollator:
         pace: Pace | None = None,
         input_names: tuple[str, str] = ("z", "t"),
     ) -> None:
-        self.process, self.batch_size = deepcopy(process).to("cpu"), check_count("batch_size", batch_size)
+        self.process: ForwardProcess = deepcopy(process).to("cpu")
+        self.batch_size = None if batch_size is None else check_count("batch_size", batch_size)
         self.seed, self.pad_token_id, self.pad_to_multiple_of = seed, pad_token_id, pad_to_multiple_of
         self.density, self.pace, self.input_names = density, Together() if pace is None else pace, input_names
         last = process.vocab_size - 1
         require(0 <= pad_token_id <= last, f"pad_token_id is {pad_token_id}, must be a token, in [0, {last}]")
+
+    def for_step(self, size: int) -> Self:
+        """Return a copy for steps of so many sequences.
+
+        Raises:
+            ValueError: the collator was made for steps of another size.
+        """
+        require(
+            self.batch_size in (None, size),
+            f"batch_size of the DiffusionCollator is {self.batch_size}, must be {size}, the sequences of one step over "
+            "all processes and accumulated batches: leave it out",
+        )
+        made = copy(self)
+        made.batch_size = size
+        return made
 
     def __call__(self, features: Sequence[Any]) -> dict[str, Any]:
         """Collate items of a dataset: mappings, or token ids alone."""
@@ -110,7 +129,7 @@ class DiffusionCollator:
         """Return states (B, L), times and their weights; see ``ddlib.paces.Draw``."""
         if position is None:
             return self._drawn(x, None)
-        steps = position // self.batch_size
+        steps = position // (self.batch_size or _STEP)
         rows = [(steps == step).nonzero()[:, 0] for step in steps.unique()]
         keyed = [(part, KeyedGenerator(self.seed, int(steps[part[0]]), position[part])) for part in rows]
         drawn = [self._drawn(x[part], generator) for part, generator in keyed]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ddlib.arguments import values
 from ddlib.integrations.batches import Targets
-from ddlib.integrations.lightning_data import DiffusionDataModule, check_order
+from ddlib.integrations.lightning_data import DiffusionDataModule, check_loader
 from ddlib.integrations.measures import DiffusionLoss, mean_bound, sequence_bounds
 from ddlib.integrations.saved import draw_samples, is_sharded, write_samples
 from ddlib.parameterization.logits import Parameterization
@@ -87,8 +87,9 @@ class DiffusionModule(L.LightningModule):
         return self.network(*args, **kwargs)
 
     def on_train_start(self) -> None:
-        """Raise ValueError if Lightning shuffles positions: they must be the order of training."""
-        check_order(self.trainer.train_dataloader, self.trainer.world_size)
+        """Raise ValueError if Lightning shuffles positions, or a collator is for steps of another size."""
+        trainer = self.trainer
+        check_loader(trainer.train_dataloader, trainer.world_size, trainer.accumulate_grad_batches)
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """Compute the loss of a batch."""

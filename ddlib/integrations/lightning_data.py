@@ -90,13 +90,19 @@ class DiffusionDataModule(L.LightningDataModule):
     def _loader(self, dataset: Positions, kind: type[DataLoader[Any]] = DataLoader, **options: Any) -> DataLoader[Any]:
         trainer: Any = self.trainer
         step = self.batch_size * trainer.world_size * trainer.accumulate_grad_batches
-        collate = DiffusionCollator(self.process, **{"batch_size": step, "seed": self.seed, **self.collator})
+        collate = DiffusionCollator(self.process, **{"seed": self.seed, **self.collator}).for_step(step)
         return kind(dataset, self.batch_size, collate_fn=collate, **options, **self.loader)
 
 
-def check_order(loader: Any, world_size: int) -> None:
-    """Raise ValueError for a loader of ``Positions`` that Lightning shuffles, as it does for several processes."""
+def check_loader(loader: Any, world_size: int, accumulated: int) -> None:
+    """Raise ValueError for a loader of ``Positions`` that does not keep their order, or with another size of a step.
+
+    Lightning shuffles a loader for several processes, unless its sampler is keyed.
+    """
     sampler, dataset = getattr(loader, "sampler", None), getattr(loader, "dataset", None)
     keyed = isinstance(sampler, PositionSampler) and sampler.num_replicas == world_size
     if world_size > 1 and isinstance(dataset, Positions) and not keyed:
         raise ValueError(f"Lightning shuffles the positions for {world_size} processes: use a DiffusionDataModule")
+    collate = getattr(loader, "collate_fn", None)
+    if isinstance(collate, DiffusionCollator) and loader.batch_size is not None:
+        collate.for_step(loader.batch_size * world_size * accumulated)

@@ -41,7 +41,8 @@ class DiffusionTrainer(Trainer):
         model: the network.
         args: ``seed`` is the seed of the noise, ``data_seed`` that of the order.
         process: the forward process.
-        data_collator: by default a ``DiffusionCollator`` with the seed and the size of a step from ``args``.
+        data_collator: by default a ``DiffusionCollator`` with the seed from ``args``. One without ``batch_size`` takes
+            the size of a step from ``args``; one with another size is a ValueError.
         train_dataset: items with ``input_ids``, or ids alone; so are those of ``eval_dataset``.
         eval_dataset: a dataset, or several by name.
         compute_loss_func: by default ``DiffusionLoss(process)``.
@@ -64,12 +65,13 @@ class DiffusionTrainer(Trainer):
     ) -> None:
         args = TrainingArguments("tmp_trainer") if args is None else args
         step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        collate = DiffusionCollator(process, seed=args.seed) if data_collator is None else data_collator
         several = eval_dataset if isinstance(eval_dataset, dict) else {"": eval_dataset}
         several = {name: Positions.of(data, shuffle=False) for name, data in several.items()}
         super().__init__(
             model,
             args,
-            data_collator or DiffusionCollator(process, batch_size=step, seed=args.seed),
+            collate.for_step(step) if isinstance(collate, DiffusionCollator) else collate,
             Positions.of(train_dataset, seed=args.seed if args.data_seed is None else args.data_seed),
             several if isinstance(eval_dataset, dict) else several[""],
             compute_loss_func=compute_loss_func or DiffusionLoss(process),

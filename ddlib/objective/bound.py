@@ -147,7 +147,8 @@ def bound(
     Raises:
         TypeError, ValueError: as ``nelbo``; a bad mask, interval or number of steps; a density that is none, negative,
             or 0 inside (0, 1); unknown ``levels``; a pace that is none, or does not fit the length; a denoiser that
-            does not take a time per position, or the clean sequence, where it is required.
+            does not take a time per position, or the clean sequence, where it is required, or fewer states than
+            the process has.
     """
     check_process(process, denoiser)
     process.check_inputs(x=x)
@@ -169,8 +170,12 @@ def bound(
         able.check_time_input((pace.block or 0) if at_once else 0, repr(pace))
     z = process.sample(x, t, generator) if levels == "independent" else process.sample(x, t, generator, levels)
     clean = {"clean": x} if at_once else {}
-    with able.evaluating(z.device, "dd.bound"):
-        output = denoiser(z, _default_dtype(t), **clean)
+    try:
+        with able.evaluating(z.device, "dd.bound"):
+            output = denoiser(z, _default_dtype(t), **clean)
+    except IndexError:
+        able.check_states(process, z, lambda z: denoiser(z, _default_dtype(t), **clean))
+        raise
     logits = cavity_logits(process, output, z, t, meaning)
     term = process.integrand(logits, x, z, t) if steps is None else process.step_divergence(logits, x, z, t, s)
     measure = unsqueeze_times(measure).to(term.dtype)

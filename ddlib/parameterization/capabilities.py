@@ -1,10 +1,10 @@
 """Capabilities of a denoiser: one frozen record, read once in each call of the library."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CellType
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ from ddlib.typing import (
     implements,
 )
 from ddlib.utils.validation import warn_once
+
+Output = TypeVar("Output")
 
 _EMPTY = CellType()  # a closure variable without a value yet
 
@@ -136,6 +138,38 @@ class Capabilities:
                 "network that was trained: call model.eval() before, and model.train() after",
             )
 
+    def check_states(self, process: ForwardProcess, z: Tensor, call: Callable[[Tensor], object]) -> None:
+        """Raise ValueError if a call that failed on states z (B, L) succeeds on tokens 0: the denoiser lacks states."""
+        if succeeds(lambda: call(torch.zeros_like(z))):
+            size = process.num_states
+            raise ValueError(
+                f"the denoiser {self.name} fails on states that it must take: z holds states in [0, {size}), the "
+                f"{process.vocab_size} tokens first, so a network needs num_states={size}, such as "
+                f"nn.Embedding({size}, dim)"
+            )
+
+    def at_rows(self, kept: Tensor, call: Callable[[Tensor], Output]) -> Output:
+        """Evaluate the denoiser at some rows of a batch.
+
+        Args:
+            kept: (B,) bool, True at these rows.
+            call: evaluates the denoiser at the rows of such a tensor.
+
+        Raises:
+            ValueError: it fails on these rows and not on all: it uses the number of the row.
+        """
+        try:
+            return call(kept)
+        except (RuntimeError, ValueError, IndexError) as error:
+            some, told = not bool(kept.all()), "compact=False" in str(error)
+            if some and not told and succeeds(lambda: call(torch.ones_like(kept))):
+                raise ValueError(
+                    f"the denoiser {self.name} fails on {int(kept.sum())} of {len(kept)} sequences and not on all of "
+                    "them: those without a jump in a step are left out of the batch, so a condition per row, such as a "
+                    "label, needs dd.sample(..., compact=False)"
+                ) from error
+            raise
+
     def check_graph(self, values: Tensor, caller: str) -> None:
         """Warn once if the result of a network in eval mode keeps its autograd graph.
 
@@ -155,6 +189,15 @@ class Capabilities:
         """Number of writes to buffers."""
         buffers = [buffer for module in self.modules for buffer in module.buffers()]
         return sum(0 if buffer.is_inference() else buffer._version for buffer in buffers)
+
+
+def succeeds(call: Callable[[], object]) -> bool:
+    """Return whether a call raises no error; for calls after an error, to find its cause."""
+    try:
+        call()
+    except Exception:
+        return False
+    return True
 
 
 def _modules(denoiser: object, depth: int = 3) -> Iterator[nn.Module]:

@@ -1,6 +1,7 @@
-"""JSON files beside pretrained weights, with errors that name what is wrong with them."""
+"""JSON files beside pretrained weights, with errors that name what is wrong with them; parts of such messages."""
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 
 ADAPTER = "adapter_config.json"
 """File that peft writes beside an adapter."""
+_LISTED = 5
+"""Maximum number of items in a message."""
 
 
 def described(name: str, label: str, revision: str | None = None) -> dict[str, Any]:
@@ -73,6 +76,12 @@ def read_object(name: str, file: str, revision: str | None = None) -> dict[str, 
 def line(error: Exception) -> str:
     """Return an error's message in one line."""
     return " ".join(str(error).split())
+
+
+def listed(items: Collection[str], sign: str = ", ") -> str:
+    """Return the first five items, sorted, and the number of the others."""
+    first = sign.join(sorted(items)[:_LISTED])
+    return first if len(items) <= _LISTED else f"{first} and {len(items) - _LISTED} more"
 
 
 def is_there(name: str, file: str, revision: str | None = None) -> bool:

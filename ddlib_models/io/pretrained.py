@@ -17,6 +17,7 @@ from huggingface_hub.utils import is_jsonable, validate_repo_id
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from ddlib_models.io.json_files import listed
 from ddlib_models.io.manifest import FOREIGN, MANIFEST, ManifestError, check_manifest, listed_files, writing
 
 T = TypeVar("T", bound="Pretrained")
@@ -268,7 +269,7 @@ def fill(model: nn.Module, path: Path) -> None:
     """Load the tensors of the file into the model, in the dtypes of the file; tied parameters stay tied.
 
     Raises:
-        ValueError: missing or unknown tensors, or tensors of another shape, each by name.
+        ValueError: missing or unknown tensors, or tensors of another shape: the first by name, and their number.
     """
     given, own = load_file(path), model.state_dict(keep_vars=True)
     faults = [f"the model has no {name}" for name in given.keys() - own.keys()]
@@ -277,7 +278,7 @@ def fill(model: nn.Module, path: Path) -> None:
         if given[name].shape != own[name].shape:
             faults.append(f"{name} is {tuple(given[name].shape)}, in the model {tuple(own[name].shape)}")
     if faults:
-        raise ValueError(f"{path}: the weights do not fit: {'; '.join(sorted(faults))}")
+        raise ValueError(f"{path}: the weights do not fit: {listed(faults, '; ')}")
     dtypes = {tensor.dtype for tensor in given.values() if tensor.is_floating_point()}
     if len(dtypes) == 1:
         model.to(dtypes.pop())  # buffers that are not saved get the dtype they had in the saved model

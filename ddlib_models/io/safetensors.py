@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from ddlib_models.io.json_files import ADAPTER, is_there
+from ddlib_models.io.json_files import ADAPTER, is_there, listed
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -18,8 +18,6 @@ PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 """Dtypes of unquantised weights in safetensors."""
-_SAID = 5
-"""Maximum number of names in a message; of more, their number is given."""
 
 
 def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Module:
@@ -47,24 +45,24 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
             f"save that, or take {ADAPTER} away where the weights have it already"
         )
     files = list(_files(name, revision))
-    if not files and Path(name).is_dir() and (pickled := _pickled(name, revision)):
-        raise OSError(_advice(kind, name, label, pickled, **options))
+    if not files and Path(name).is_dir():
+        check_pickled(kind.__name__, name, label, **options)
     _check(files)
     try:
         network, report = kind.from_pretrained(
             name, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
         )
-    except OSError as error:  # a repository may have safetensors on another branch, which transformers finds
-        if files or "safetensors" not in str(error) or not (pickled := _pickled(name, revision)):
-            raise
-        raise OSError(_advice(kind, name, label, pickled, **options)) from error
+    except OSError:  # a repository may have safetensors on another branch, which transformers finds
+        if not files:
+            check_pickled(kind.__name__, name, label, **options)
+        raise
     unknown = set(report["unexpected_keys"])
     if unknown:
         unknown -= _elsewhere(network.config)
     faults = {"the files have no": report["missing_keys"], "the network has no": unknown}
-    messages = [f"{problem} {_listed(keys)}" for problem, keys in faults.items() if keys]
+    messages = [f"{problem} {listed(keys)}" for problem, keys in faults.items() if keys]
     shapes = {f"{key} is {tuple(given)} and must be {tuple(own)}" for key, given, own in report["mismatched_keys"]}
-    if messages := [*messages, *([_listed(shapes)] if shapes else [])]:
+    if messages := [*messages, *([listed(shapes)] if shapes else [])]:
         raise ValueError(f"{label}: the weights do not fit {type(network).__name__}: {'; '.join(messages)}")
     for key, weight in network.named_parameters():
         if weight.numel() and not all(bool(end.isfinite()) for end in weight.detach().aminmax()):
@@ -96,25 +94,30 @@ def _files(name: str, revision: str | None) -> Iterator[Path]:
             yield path
 
 
-def _pickled(name: str, revision: str | None) -> str | None:
-    """Return the name of the pickled weights of a folder or a repository, if there are any."""
+def check_pickled(kind: str, name: str, label: str, **options: Any) -> None:
+    """Raise OSError, with the command that converts them, if a model has weights in a pickle; for one without others.
+
+    Args:
+        kind: name of the class of transformers.
+        name: a folder, or the id of a repository.
+        label: the model's name in messages.
+        options: options of ``from_pretrained``.
+    """
     from transformers.utils.hub import has_file
 
-    return next((one for one in PICKLES if has_file(name, one, revision=revision)), None)
-
-
-def _advice(kind: Any, name: str, label: str, pickled: str, **options: Any) -> str:
-    """Return the message for pickled weights: the command that converts them."""
+    pickled = next((one for one in PICKLES if has_file(name, one, revision=options.get("revision"))), None)
+    if pickled is None:
+        return
     local, given = Path(name).is_dir(), {"weights_only": True}
     given |= {key: options[key] for key in ("revision", "trust_remote_code") if options.get(key)}
     out = name if local else name.rpartition("/")[2]
     arguments = ", ".join([repr(name), *(f"{key}={value!r}" for key, value in given.items())])
-    do = f"from transformers import {kind.__name__} as M; M.from_pretrained({arguments}).save_pretrained({out!r})"
+    do = f"from transformers import {kind} as M; M.from_pretrained({arguments}).save_pretrained({out!r})"
     if not local:
         arguments = arguments.replace(", weights_only=True", "")
         do += f"; from transformers import AutoTokenizer as T; T.from_pretrained({arguments}).save_pretrained({out!r})"
     place = "beside it" if local else f"and the tokenizer to a folder, and load {out}"
-    return (
+    raise OSError(
         f"{label}: has {pickled} and no {WHOLE}; it may run code, so it is not read. If you trust its source, "
         f'write safetensors {place}: python -c "{do}"'
     )
@@ -162,9 +165,3 @@ def _elsewhere(config: Any) -> set[str]:
 def _each(kinds: Any) -> tuple[Any, ...]:
     """Return the classes of an entry of transformers' mappings, which may be one or several."""
     return kinds if isinstance(kinds, tuple) else (kinds,)
-
-
-def _listed(names: Collection[str]) -> str:
-    """Return the first of these names, and the number of the others."""
-    first = ", ".join(sorted(names)[:_SAID])
-    return first if len(names) <= _SAID else f"{first} and {len(names) - _SAID} more"

@@ -1,7 +1,8 @@
 """Pages as Jupyter notebooks, beside the built page: ``notebooks`` in conf.py lists them.
 
-Every block of Python becomes a code cell, every block of bash that runs a cell with ``%%bash``. The text that a page
-shows below a block is the output of its cell. Pictures that the code writes are shown by a cell.
+Every block of Python becomes a code cell, every block of bash that runs a cell with ``%%bash -e``, which ends at the
+first command that fails. The text that a page shows below a block is the output of its cell. Pictures that the code
+writes are shown by a cell.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def notebook(page: Path) -> NotebookNode:
     cells: list[NotebookNode] = []
     for number, cell in enumerate(found.cells):
         cell["id"] = f"cell-{number}"  # jupytext draws them at random
+        cell.source = re.sub(r"^%%bash\n", "%%bash -e\n", cell.source)
         printed = re.match(r"```text\n(.*?)```\n*", cell.source, re.S)
         if printed and cells and cells[-1].cell_type == "code":
             cells[-1].outputs = [v4.new_output("stream", name="stdout", text=printed[1])]

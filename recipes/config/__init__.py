@@ -6,7 +6,7 @@ from recipes.config.paces import at_once, fitting, make_pace, own_times
 from recipes.config.recipe import WARM_UP, Data, Hardware, Optimizer, Output, Recipe
 from recipes.config.run_context import ModelContext, RunContext
 from recipes.config.times import IN_STRATA, UNIFORM, check_times, time_density
-from recipes.config.validation import at_least
+from recipes.config.validation import at_least, check_keys
 
 __all__ = [
     "IN_STRATA",
@@ -22,6 +22,7 @@ __all__ = [
     "RunContext",
     "at_least",
     "at_once",
+    "check_keys",
     "check_times",
     "differences",
     "fitting",

@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 
 import tyro
@@ -44,11 +45,12 @@ def choose(
     Raises:
         FileNotFoundError, ValueError: no prepared text in the given folder.
         ValueError: invalid values of a recipe.
-        SystemExit: unknown flags, with the nearest known one; or a request for help.
+        SystemExit: no variant, or an unknown one; unknown flags; each with the nearest known one; a request for help.
     """
     line = list(sys.argv[1:] if arguments is None else arguments)
     check_flags(line)
-    parser = argparse.ArgumentParser(prog=prog, add_help=False, allow_abbrev=False)
+    usage = f"{prog} VARIANT [--smoke] [--NAME VALUE ...]; {prog} --help lists both"
+    parser = argparse.ArgumentParser(prog=prog, usage=usage, add_help=False, allow_abbrev=False)
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--accept-changes", action="store_true")
     parser.add_argument("--recipe", type=Path)
@@ -64,24 +66,30 @@ def choose(
     variants = {
         name: (text, _of_folder(recipe, switches.folder, read=not helped)) for name, (text, recipe) in variants.items()
     }
-    if rest and rest[0] in variants:
-        name, (text, recipe) = rest[0], variants[rest[0]]
-        recipe, rest = with_kinds(recipe, rest)
+    name = rest[0] if rest and rest[0] in variants else None
+    if name is not None:
+        text, recipe = variants[name]
+        recipe, rest = with_kinds(recipe, rest[1:])
         variants = {name: (text, recipe)}
     if helped:
         described = {name: text for name, (text, _) in variants.items() if name != FILE}
         print(first_page(prog, {name: recipe for name, (_, recipe) in variants.items()}, described, NOTE))
         raise SystemExit(0)
     if ALL in rest:
+        rest = [*(word for word in rest if word != ALL), "--help"]
         # without a variant, the keys of the first one: others have other keys of their process
-        given = [part for part in rest if part != ALL]
-        rest = [*(given if given and given[0] in variants else [next(iter(variants)), *given]), "--help"]
-    shown = {name: (text, typed(recipe)) for name, (text, recipe) in variants.items()}
-    description = " ".join(NOTE.split())
-    if FILE in shown:
-        only = shown[FILE][1]
-        return plain(tyro.cli(type(only), default=only, args=rest[1:], prog=prog, description=description)), switches
-    return plain(tyro.extras.overridable_config_cli(shown, args=rest, prog=prog, description=description)), switches
+        name = next(iter(variants)) if name is None else name
+    if name is None:
+        near = get_close_matches(rest[0], variants, 1) if rest else []
+        parser.error(
+            f"the variant comes first, one of {', '.join(variants)}; got {rest[0] if rest else 'none'}"
+            + (f", did you mean {near[0]}?" if near else "")
+        )
+    # no subcommands: tyro would put the first word of ``prog``, python, before their names
+    text, recipe = variants[name]
+    alone, given = name == FILE, typed(recipe)
+    prog, text = (prog, " ".join(NOTE.split())) if alone else (f"{prog} {name}", text)
+    return plain(tyro.cli(type(given), default=given, args=rest, prog=prog, description=text)), switches
 
 
 def _of_folder(recipe: Recipe, folder: Path | None, read: bool) -> Recipe:

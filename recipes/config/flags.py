@@ -5,7 +5,7 @@ import types
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, make_dataclass
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import tyro
@@ -104,7 +104,7 @@ def check_flags(words: Sequence[str]) -> None:
     Raises:
         ValueError: as ``recipes.config.loss.check_removed``; any flag of ``loss.mirror``; a name of ``ELSEWHERE``.
     """
-    for word, value in zip(words, [*words[1:], ""], strict=True):
+    for word, value in zip_longest(words, words[1:], fillvalue=""):
         name, sign, inner = word.partition("=")
         if name in ("--loss.mirror", "--loss.no-mirror"):
             raise ValueError(f"{name} {MIRROR_REMOVED}")

@@ -1,5 +1,10 @@
 """Range checks for numeric configuration fields, and other codebases' names of fields."""
 
+import inspect
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
 _THEIRS = {
     "hardware.bf16": "dtype precision fp16 mixed_precision",
     "hardware.micro_batch": "grad_accum accumulation gradient_accumulation_steps "
@@ -31,3 +36,22 @@ def share(**values: float) -> None:
     for name, value in values.items():
         if not 0 <= value < 1:
             raise ValueError(f"{name}={value}: must lie in [0, 1)")
+
+
+def check_keys(place: str, given: Mapping[str, Any], function: Callable[..., Any]) -> None:
+    """Raise ValueError for the first key that is no argument of a function, with the nearest one, or for a missing one.
+
+    Args:
+        place: name of the keys in messages.
+        given: arguments by name.
+        function: the function, or a class.
+    """
+    parameters = inspect.signature(function).parameters
+    for name in given:
+        if name not in parameters:
+            near = get_close_matches(name, parameters, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(parameters)}"
+            raise ValueError(f"{place} {name}: no such key; {hint}")
+    for name, parameter in parameters.items():
+        if parameter.default is parameter.empty and name not in given:
+            raise ValueError(f"{place} {name}: is missing")

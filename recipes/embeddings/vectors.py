@@ -148,7 +148,8 @@ def _from_folder(source: str, get: Callable[..., Path]) -> Model:
         file = shards[table_name(shards)]
     path = get(file) / file
     if not path.is_file():
-        raise FileNotFoundError(f"{source} has no {file}: needs weights as safetensors")
+        pickled = next((f"; its pickle is read by its own name, {one}" for one in folder.glob("*.bin")), "")
+        raise FileNotFoundError(f"{source} has no {file}: needs weights as safetensors{pickled}")
     beside = folder / TOKENIZER
     return _from_safetensors(str(path))[0], _plain(Tokenizer.from_file(str(beside))) if beside.is_file() else None
 

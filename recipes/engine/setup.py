@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 import ddlib as dd
 from ddlib import parts
+from ddlib.arguments.compared import difference
 from ddlib.hierarchies import load_clusters, random_parents
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.objective.training import check_mode, check_weighting
 from ddlib_models.io.json_files import is_there
 from ddlib_models.io.manifest import check_manifest
 from ddlib_models.io.pretrained import fill
-from recipes.config import ModelContext, Recipe, RunContext, fitting, numbers, own_times
+from recipes.config import ModelContext, Recipe, RunContext, fitting, numbers, own_times, read_recipe
 from recipes.data import Prepared
 from recipes.data.agreement import Vocabulary, check_same_tokens, prepare_with
 from recipes.data.tokens import load_tokenizer
@@ -244,7 +245,14 @@ def start(
                     f"start={recipe.start!r}: its states are other clusters than those of the process. Take its own: "
                     f"--process.clusters {folder / CLUSTERS}"
                 )
-        fill(model, folder / "model.safetensors")
+        try:
+            fill(model, folder / "model.safetensors")
+        except ValueError as error:
+            other = difference(read_recipe(folder / RECIPE).model, recipe.model, "model")
+            raise ValueError(
+                f"start={recipe.start!r}: {error}. The network must be that of {folder / RECIPE}, with as many "
+                f"tokens and states{f'; {other}' if other else ''}"
+            ) from error
         return
     text = stream(data)
     counts, vectors = text.bincount(minlength=data.vocab_size), neighbourhoods(text, data.vocab_size, model.dim)

@@ -14,6 +14,7 @@ import ddlib as dd
 from recipes.data.tokens import SpecialIds
 from recipes.model_io.base import LoadedModel, Precision
 
+WEIGHTS = "*.safetensors"
 LENGTH = 2**15
 """Maximum tokens of a row, where neither the network nor its tokenizer has a limit."""
 
@@ -79,6 +80,7 @@ def open_foreign(
     family: str | None,
     mask: str | None,
     block_size: int | None,
+    revision: str | None = None,
 ) -> LoadedModel:
     """Open a pretrained third-party denoiser; arguments as in ``open_saved``.
 
@@ -91,16 +93,23 @@ def open_foreign(
         family: its format; None: detected from its files.
         mask: the mask token, or its id in digits where no token is spelled so; None: from its files.
         block_size: positions of a block in its training, 0 for none; None: from its files.
+        revision: branch, tag or commit of a repository on the hub.
 
     Raises:
         ImportError: a required package is not installed.
+        OSError: weights in a pickle alone; the message has the command that converts them.
         PermissionError, ValueError: as in ``ddlib_models.hub.load``.
     """
     from ddlib_models import hub  # local import: transformers takes seconds, which other models do not need
     from ddlib_models.hub.family import chosen
     from ddlib_models.hub.files import read_config
+    from ddlib_models.io.safetensors import check_pickled
 
-    read_as = chosen(name, read_config(str(folder)), family)[1]
+    config = read_config(str(folder))
+    if not any(folder.glob(WEIGHTS)):  # looked up by name, as pickles of a repository are not downloaded
+        kind = next(iter(config.get("architectures") or ["AutoModelForMaskedLM"]))
+        check_pickled(kind, name, name, revision=revision, trust_remote_code=trust)
+    read_as = chosen(name, config, family)[1]
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     process, denoiser, tokenizer, special = hub.load(
         folder, family=family, trust=trust, mask=mask, block_size=block_size, dtype=dtype, device=device
@@ -137,7 +146,7 @@ def open_foreign(
 def digest(folder: Path) -> str:
     """Return a hash of all weights, in the order of their files' names; of one file its plain hash."""
     whole = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in sorted(folder.glob(WEIGHTS)):
         with path.open("rb") as file:
             while part := file.read(2**24):
                 whole.update(part)

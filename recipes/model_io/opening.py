@@ -76,6 +76,7 @@ def open_saved(
 
     Raises:
         FileNotFoundError: no such folder, and none on the hub that can be reached; nothing was published there.
+        OSError: a third-party model with weights in a pickle alone, which are not read.
         ValueError: damaged files, files that do not belong together, or a plug-in that is not installed; for a
             third-party model the errors of ``ddlib_models.hub.load``.
         PermissionError: a module, or a model's code, that is not trusted.
@@ -101,7 +102,7 @@ def open_saved(
         raise ValueError(f"revision={revision!r}: only of a repository on the hub, {source} is a folder")
     if not (folder / RECIPE).exists() and (folder / CONFIG).exists():
         trusted = str(source) in trust
-        return open_foreign(folder, str(source), device, precision, trusted, family, mask_token, block_size)
+        return open_foreign(folder, str(source), device, precision, trusted, family, mask_token, block_size, revision)
     if not (folder / RECIPE).exists():
         raise FileNotFoundError(
             f"{folder} has no {RECIPE}: the run has not saved yet, or did not make this folder; nor a {CONFIG}, which "

@@ -33,6 +33,16 @@ def scores(z, t):
     return torch.zeros(*z.shape, 5)
 
 
+def narrow(z, t):
+    """A network whose table has no row for the mask."""
+    return torch.eye(5)[z]
+
+
+def broken(z, t):
+    """A network that fails at every state."""
+    return torch.eye(5)[z + 9]
+
+
 def nelbo(logits=LOGITS, x=X, z=Z, t=T, process=MASKED, **options):
     return dd.nelbo(process, logits, x, z, t, **options)
 
@@ -227,6 +237,9 @@ DEVICE = r"""
     dd.sample_times(3, interval=(0.5, 0.5)) | ValueError | interval is \(0.5, 0.5\).*low < high
     dd.sample_times(3, interval=(0.0, 1.1)) | ValueError | interval is \(0.0, 1.1\).*high <= 1
     dd.bound(MASKED, scores, X, interval=(NAN, 1.0)) | ValueError | interval is \(nan, 1.0\)
+    dd.bound(MASKED, narrow, X, interval=(0.99, 1.0)) | ValueError | denoiser narrow fails on states.* num_states=6
+    dd.bound(CLUSTERS, narrow, X, interval=(0.99, 1.0)) | ValueError | \[0, 8\), the 5 tokens first.* num_states=8
+    dd.bound(MASKED, broken, X) | IndexError | out of bounds
 """
 SAMPLER = r"""
     generate(steps=0) | ValueError | steps is 0.*at least 1
@@ -239,6 +252,8 @@ SAMPLER = r"""
     dd.bound(scores, MASKED, X) | TypeError | must be a ddlib.processes.*; process and denoiser are exchanged
     nelbo(process=scores) | TypeError | process is <function.*must be a ddlib.processes.ForwardProcess object$
     loss(process="mdlm") | TypeError | process is 'mdlm', must be a ddlib.processes.ForwardProcess object$
+    generate(denoiser=narrow) | ValueError | denoiser narrow fails on states.* z holds states in \[0, 6\).* num_states=6
+    generate(denoiser=broken) | IndexError | out of bounds
     generate(shape=(0, 3)) | ValueError | shape's B is 0.*at least 1
     generate(temperature=-1.0) | ValueError | temperature is -1.0.*>= 0
     generate(temperature=NAN) | ValueError | temperature is nan.*>= 0

@@ -82,6 +82,22 @@ def test_the_batch_holds_all_sequences_on_request():
     assert 0 < halves.calls < 30 and halves.sequences == 4 * halves.calls
 
 
+def test_a_condition_per_row_without_the_whole_batch_is_refused_by_name():
+    """Both where torch does not broadcast the condition, and where it does and the output has too many rows."""
+    process, row = LEVELS["masked"], torch.arange(4.0)[:, None, None]
+
+    def denoiser(z, t):
+        return plain(Halves(process))(z, t) + row
+
+    guided = dd.guidance.ClassifierFree(process, denoiser, plain(Halves(process)), 1.5, "states")
+    for network, name in ((denoiser, "denoiser"), (guided, "ClassifierFree")):
+        with pytest.raises(ValueError, match=rf"{name} fails on \d of 4 sequences and not on all.* compact=False"):
+            generate(process, network, steps=30)
+        assert generate(process, network, steps=30, compact=False).shape == (4, 5)
+    with pytest.raises(RuntimeError, match=r"^own$"):
+        generate(process, lambda z, t: (_ for _ in ()).throw(RuntimeError("own")), steps=30)
+
+
 @every_sampler
 def test_a_position_lands_at_the_time_of_its_sequence(sampler):
     called_at, landed = [], []

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader
 
 import ddlib as dd
@@ -41,6 +42,26 @@ RATE, STEPS, BATCH = 1e-2, 4, 4
 def network(backend=None):
     torch.manual_seed(0)
     net = DiT(PROCESS.num_states, PROCESS.vocab_size, dim=16, depth=1, heads=2, cond_dim=8).train()
+    if backend:
+        net.compile(backend=backend)
+    return net
+
+
+class Small(torch.nn.Module):
+    """Network of two layers: inductor compiles those of a DiT in a minute."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(PROCESS.num_states, 16), torch.nn.Linear(16, PROCESS.vocab_size)
+
+    def forward(self, z, t):
+        hidden = self.embedding(z)
+        return self.head((hidden + hidden.mean(1, keepdim=True)) * (1 + t[:, None, None]))
+
+
+def small(backend=None):
+    torch.manual_seed(0)
+    net = Small()
     if backend:
         net.compile(backend=backend)
     return net
@@ -210,15 +231,13 @@ def evaluated(net, data=DATA):
     return mean_bound(torch.cat([sequence_bounds(PROCESS, net, batch["labels"]) for batch in read]))
 
 
-each_loop = pytest.mark.parametrize("kind", ["trainer", "lightning", "accelerate"])
-inductor = pytest.param(
-    {"backend": "inductor", "data": EVEN},
-    id="inductor",
-    marks=[
-        pytest.mark.nightly,
-        pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "g++")), reason="inductor needs a C++ compiler"),
-    ],
+needs_compiler = pytest.mark.skipif(
+    not shutil.which(os.environ.get("CXX", "g++")), reason="inductor needs a C++ compiler"
 )
+inductor = pytest.param(
+    {"backend": "inductor", "data": EVEN}, id="inductor", marks=[pytest.mark.nightly, needs_compiler]
+)
+each_loop = pytest.mark.parametrize("kind", ["trainer", "lightning", "accelerate"])
 
 
 @each_loop
@@ -227,6 +246,19 @@ def test_the_losses_are_those_of_a_plain_loop(kind, options, tmp_path):
     losses, net = trained(kind, tmp_path, **options)
     expected, same = plain(**options)
     assert losses == expected and torch.equal(weights(net), weights(same))
+
+
+@needs_compiler
+@each_loop
+def test_a_network_compiled_by_inductor_trains_without_a_graph_break(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.network", small)
+    torch.compiler.reset()  # of the loop before, which compiled the same code
+    counters.clear()
+    losses, _ = trained(kind, tmp_path, EVEN, backend="inductor")
+    assert counters["stats"]["unique_graphs"] > 0 and not counters["graph_break"]
+    assert counters["inductor"] or counters["aot_autograd"]["total"], "the back end was called"
+    expected, _ = plain(EVEN)
+    assert losses == pytest.approx(expected, rel=1e-5)
 
 
 @each_loop
@@ -356,11 +388,44 @@ def test_a_loader_that_lightning_shuffles_is_refused():
     from ddlib.integrations.lightning import DiffusionModule
 
     module = DiffusionModule(network(), PROCESS)
-    module.trainer = SimpleNamespace(train_dataloader=loader(), world_size=2)
+    read = {"train_dataloader": loader(), "accumulate_grad_batches": 1}
+    module.trainer = SimpleNamespace(world_size=2, **read)
     with pytest.raises(ValueError, match="Lightning shuffles the positions for 2 processes"):
         module.on_train_start()
-    module.trainer = SimpleNamespace(train_dataloader=loader(), world_size=1)
+    module.trainer = SimpleNamespace(world_size=1, **read)
     module.on_train_start()
+
+
+WRONG = r"batch_size of the DiffusionCollator is 8, must be 4, the sequences of one step over all processes and accumul"
+
+
+def test_a_collator_for_steps_of_another_size_is_refused(tmp_path):
+    from lightning import Trainer
+    from transformers import TrainingArguments
+
+    from ddlib.integrations.lightning import DiffusionDataModule, DiffusionModule
+    from ddlib.integrations.transformers import DiffusionTrainer
+
+    args = TrainingArguments(str(tmp_path), use_cpu=True, per_device_train_batch_size=2, gradient_accumulation_steps=2)
+    with pytest.raises(ValueError, match=WRONG):
+        DiffusionTrainer(network(), args, process=PROCESS, data_collator=DiffusionCollator(PROCESS, batch_size=8))
+    derived = DiffusionTrainer(network(), args, process=PROCESS, data_collator=DiffusionCollator(PROCESS))
+    assert derived.data_collator.batch_size == 4
+    quiet = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+    }
+    fit = Trainer(accelerator="cpu", devices=1, max_steps=1, accumulate_grad_batches=2, **quiet)
+    collate = DiffusionCollator(PROCESS, batch_size=8)
+    reading = {
+        "datamodule": DiffusionDataModule(PROCESS, EVEN, batch_size=2, collator={"batch_size": 8}),
+        "train_dataloaders": DataLoader(Positions(EVEN), 2, collate_fn=collate),
+    }
+    for name, read in reading.items():
+        with pytest.raises(ValueError, match=WRONG):
+            fit.fit(DiffusionModule(network(), PROCESS), **{name: read})
 
 
 def shard_on_cpus():

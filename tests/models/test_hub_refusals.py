@@ -8,7 +8,7 @@ import torch
 from hf_checkpoints import CONFIGS, write_tokenizer
 from hub_folders import MASK, TOKENS, change, states
 from safetensors.torch import load_file
-from transformers import BertModel
+from transformers import AutoModelForMaskedLM, BertModel
 
 from ddlib_models import hub
 from ddlib_models.hf.masked_lm import masked_lm
@@ -44,6 +44,10 @@ def test_weights_in_a_pickle_are_answered_by_the_command_that_converts_them(bert
     assert hub.load(bert).process.vocab_size == TOKENS
 
 
+def raise_that_it_cannot_be_loaded(*_, **options):
+    raise OSError("Can't load the model for 'me/tiny'.")
+
+
 def test_pickled_weights_of_a_repository_are_converted_into_a_folder(bert, tmp_path, monkeypatch):
     cache = tmp_path / "cache" / "models--me--tiny"
     snapshot = cache / "snapshots" / ("a" * 40)
@@ -60,6 +64,10 @@ def test_pickled_weights_of_a_repository_are_converted_into_a_folder(bert, tmp_p
         OSError, match=r"me/tiny'?: has pytorch_model.bin .* tokenizer to a folder, and load tiny: "
     ) as error:
         hub.load("me/tiny", revision="main")
+    with monkeypatch.context() as failing, pytest.raises(OSError, match=r"me/tiny'?: has pytorch_model\.bin"):
+        # as where the hub does not convert them for transformers
+        failing.setattr(AutoModelForMaskedLM, "from_pretrained", raise_that_it_cannot_be_loaded)
+        hub.load("me/tiny")
     exec(str(error.value).split('"')[1])
     z = states(TOKENS)
     assert torch.equal(hub.load("tiny").denoiser(z, torch.zeros(3)), expected.denoiser(z, torch.zeros(3)))

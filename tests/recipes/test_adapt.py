@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tokenizers import AddedToken
 from training_runs import curve
 from transformers import AutoModelForCausalLM, BertConfig, BertForMaskedLM, LlamaConfig, PreTrainedTokenizerFast
@@ -232,6 +233,10 @@ def test_models_that_cannot_be_adapted_are_refused_before_any_text_is_prepared(l
     shutil.copytree(llama, "many")
     write_tokenizer(Path("many"), *(f"<{number}>" for number in range(7)))
     refused("--from many: its tokenizer has 278 tokens, its table 277 rows; must be at most as many", "--from", "many")
+    shutil.copytree(llama, "pickled")
+    torch.save(load_file("pickled/model.safetensors"), "pickled/pytorch_model.bin")
+    Path("pickled/model.safetensors").unlink()
+    refused("--from pickled: has pytorch_model.bin and no model.safetensors.* write safetensors", "--from", "pickled")
     refused("shift=3: must be 0 or 1", "--from", "llama", "--model.shift", "3")
     monkeypatch.setitem(sys.modules, "peft", None)
     refused(r"lora=2 needs peft: pip install 'ddlib\[adapt\]'", "--from", "llama", "--model.lora", "2")

@@ -143,6 +143,11 @@ def test_a_run_starts_at_no_weights_of_another_tokenizer_or_of_other_clusters(tm
     other = replace(again, process=again.process | {"clusters": str(tmp_path / "other")})
     with pytest.raises(ValueError, match=r"start=.*: its states are other clusters .* --process.clusters .*/clusters"):
         Run.prepare(other, ALONE)
+    wider = replace(again, model=again.model | {"dim": 2 * again.model["dim"], "depth": 2})
+    message = r"start=.*do not fit: (.+; ){4}.+ and \d+ more\. The network must be that of .*recipe\.yaml.*; model\.d"
+    with pytest.raises(ValueError, match=message) as error:
+        Run.prepare(wider, ALONE)
+    assert len(str(error.value)) < 800
     rows = [json.dumps({"text": f"{OTHER[number % 2]} {number}"}) for number in range(40)]
     Path("other.jsonl").write_text("\n".join(rows) + "\n")
     prepare(local("other.jsonl", "train:300", 8), Path("data"))

@@ -196,6 +196,20 @@ def test_bad_arguments_are_refused(run, values):
         DiffusionLM(run, **values)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"pretrained": "x", "smaples": 4}, "smaples: no such key; did you mean samples"),
+        ({"pretrained": "x", "foo": 1}, "foo: no such key; there are pretrained, samples, .*revision$"),
+        ({"pretained": "x"}, r"pretained: no such key; did you mean pretrained\?"),
+        ({"samples": 4}, "pretrained: is missing"),
+    ],
+)
+def test_a_wrong_key_of_model_args_is_refused_with_the_nearest_one(arguments, message):
+    with pytest.raises(ValueError, match=rf"^--model_args {message}"):
+        DiffusionLM.create_from_arg_obj(arguments, {"batch_size": 1, "max_batch_size": None, "device": None})
+
+
 def test_text_that_a_model_of_symbols_cannot_read_is_refused_by_name(model):
     class Symbols:
         token, reads_all, become = None, False, "cannot be read"

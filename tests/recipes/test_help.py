@@ -74,6 +74,22 @@ def test_all_values_can_be_had_without_naming_a_variant(capsys):
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "the variant comes first, one of mdlm, gidd, .*; got none"),
+        (["--steps", "3"], "the variant comes first, one of mdlm, .*; got --steps"),
+        (["hdml", "--steps", "3"], "got hdml, did you mean hdlm?"),
+        (["hdlm", "--model.dpeth", "3"], "--model.depth .* run python -m recipes.owt hdlm --help"),
+    ],
+)
+def test_a_wrong_command_names_the_one_that_helps(capsys, words, message):
+    with pytest.raises(SystemExit) as ended:
+        owt.main(words)
+    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert ended.value.code == 2 and re.search(message, said) and "in python" not in said
+
+
 def test_a_field_marks_itself(monkeypatch):
     @dataclass
     class Small:

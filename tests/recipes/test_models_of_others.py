@@ -10,6 +10,7 @@ from cases import slow_but
 from lm_eval.api.instance import Instance
 from pretrained_by_others import write
 from published import SENTENCES, publish_tiny
+from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 import ddlib as dd
@@ -219,6 +220,26 @@ def test_a_revision_is_one_of_a_repository(folders, monkeypatch):
     assert loads == [("them/theirs", "v2"), ("them/theirs", "7")]
     with pytest.raises(ValueError, match=r"revision='v2': only of a repository on the hub, .* is a folder"):
         open_saved(folders["modernbert"], revision="v2")
+
+
+def test_a_repository_with_weights_in_a_pickle_alone_is_answered_by_the_command_that_converts_them(
+    folders, tmp_path, monkeypatch
+):
+    """``open_saved`` downloads no pickles, so its folder has no weights at all."""
+    cache = tmp_path / "models--me--tiny"
+    snapshot = shutil.copytree(folders["modernbert"], cache / "snapshots" / ("a" * 40))
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("a" * 40)
+    torch.save(load_file(snapshot / "model.safetensors"), snapshot / "pytorch_model.bin")
+    (snapshot / "model.safetensors").unlink()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("recipes.model_io.opening.snapshot_download", lambda *_, **options: snapshot)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OSError, match=r"me/tiny: has pytorch_model\.bin and no .* to a folder, and load tiny") as error:
+        open_saved("me/tiny")
+    exec(str(error.value).split('"')[1])
+    assert open_saved("tiny").process.vocab_size == open_saved(folders["modernbert"]).process.vocab_size
 
 
 def test_a_mask_may_be_given_by_its_id_if_no_token_has_that_spelling(folders, monkeypatch):

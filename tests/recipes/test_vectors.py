@@ -101,6 +101,9 @@ def test_missing_paths_are_refused(hub, tmp_path):
         vectors.model_vectors("org/nam")
     with pytest.raises(FileNotFoundError, match=r"org/name has no model\.safetensors"):
         vectors.model_vectors("org/name")
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(FileNotFoundError, match=r"as safetensors; its pickle is read by its own name, .*model\.bin$"):
+        vectors.model_vectors(str(tmp_path))
     for suffix in vectors.READERS:
         with pytest.raises(FileNotFoundError):
             vectors.model_vectors(str(tmp_path / f"model{suffix}"))

@@ -1,8 +1,7 @@
 """Model wrapper that evaluates only the rows and positions that change."""
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Self, cast
 
 import torch
@@ -10,7 +9,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ddlib.parameterization.capabilities import Capabilities
+from ddlib.parameterization.capabilities import Capabilities, Output
 from ddlib.parameterization.logits import Parameterization, cavity_logits, layout_of
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess
@@ -110,9 +109,10 @@ class ModelWrapper:
         wrapper.sight, wrapper.cache_last, wrapper._last = context, False, None
         return wrapper
 
-    def step_log_probs(self, z: Tokens, t: Times, s: Times) -> StateProbs:
-        """Compute log-probabilities of z_s, not normalised, of a denoiser that ``has_step_distribution``."""
-        return cast(GuidedDenoiser, self.denoiser).step_distribution(z, t, s)
+    def step_log_probs(self, z: Tokens, t: Times, s: Times, rows: Bool[Tensor, "B"]) -> StateProbs:
+        """Compute log-probabilities of z_s at some rows, not normalised, of a denoiser that defines them."""
+        step = cast(GuidedDenoiser, self.denoiser).step_distribution
+        return self.capabilities.at_rows(rows, lambda i: step(z[i], t[i], s[i]))
 
     def __call__(self, z: Tokens, t: Times) -> Logits:
         """Compute the logits over tokens at every position, (B, L, V)."""
@@ -120,8 +120,8 @@ class ModelWrapper:
             output, flat = _widened(self._whole(z, t), z).flatten(0, 1), z.flatten()
             output = self.head.logits(output, flat, torch.zeros_like(flat), False).view(*z.shape, -1)
         else:
-            with self._evaluating(z):
-                output = _widened(self.sight.logits(z, t.to(torch.get_default_dtype())), z)
+            times = t.to(torch.get_default_dtype())
+            output = _widened(self._evaluated(z, lambda z: self.sight.logits(z, times)), z)
         logits = cavity_logits(self.process, output, z, t, self.parameterization)
         return logits if self.wording is None else self.wording.everywhere(logits, self.sight.text(z), self.sight.first)
 
@@ -142,7 +142,8 @@ class ModelWrapper:
         if self.cache_last:
             output, column = self._whole(z, t), torch.arange(z.shape[1], device=z.device).expand_as(z)
         else:
-            output, column = self._run(z[kept], t[kept].to(torch.get_default_dtype()), where[kept], kept)
+            times = t.to(torch.get_default_dtype())
+            output, column = self.capabilities.at_rows(kept, lambda i: self._run(z[i], times[i], where[i], i))
         text = None if self.wording is None else self.sight.text(z)
         slot = kept.cumsum(0) - 1
         for chunk in where.nonzero().split(max(1, _HELD // self.process.vocab_size)):
@@ -214,14 +215,18 @@ class ModelWrapper:
         They have all positions, n = L, except for a ``SparseDenoiser`` on a CPU: there the selected positions come
         first, and others pad the shorter rows.
         """
-        with self._evaluating(z):
-            return self._output(z, t, where, kept)
+        return self._evaluated(z, lambda z: self._output(z, t, where, kept))
 
-    def _evaluating(self, z: Tokens) -> AbstractContextManager[None]:
-        """Return a context that warns if the network is in training mode; a null context for other networks."""
-        if not self._trains:
-            return nullcontext()
-        return self.capabilities.evaluating(z.device, "dd.sample or dd.likelihood")
+    def _evaluated(self, z: Tokens, call: Callable[[Tokens], Output]) -> Output:
+        """Evaluate the network at states; a warning if it is in training mode, a named error if it lacks states."""
+        try:
+            if not self._trains:
+                return call(z)
+            with self.capabilities.evaluating(z.device, "dd.sample or dd.likelihood"):
+                return call(z)
+        except IndexError:
+            self.capabilities.check_states(self.process, z, call)
+            raise
 
     def _output(
         self, z: Tokens, t: Times, where: Bool[Tensor, "B L"], kept: Tensor | None

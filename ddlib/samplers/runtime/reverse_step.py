@@ -55,7 +55,7 @@ def guided_step(run: SamplingContext, z: Tokens, t: Times, s: Times) -> Tokens:
     if not bool(moves.any()):
         return z
     kept = moves.any(-1) if run.network.compact else torch.ones_like(moves[:, 0])
-    log_probs, moving = run.network.step_log_probs(z[kept], t[kept], s[kept]), moves[kept]
+    log_probs, moving = run.network.step_log_probs(z, t, s, kept), moves[kept]
     if with_levels:
         level = process.level_of(torch.arange(process.num_states, device=z.device)[None])[0]
         log_probs = log_probs.masked_fill(level != target[kept][..., None], -torch.inf)
