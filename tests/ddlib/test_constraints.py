@@ -153,26 +153,41 @@ def margins(probs):
     return best[..., 0] - best[..., 1]
 
 
-def one_at_a_time(network, automaton, x, by_margin):
-    """Log-probabilities of sequences: each token by the network's distribution, renormalised over what completes."""
-    z, total = torch.full_like(x, MASK), torch.zeros(len(x), dtype=F64)
+SCORES = {
+    "margin": margins,
+    "probability": lambda probs: probs.amax(-1),
+    "entropy": lambda probs: torch.xlogy(probs, probs).sum(-1),
+}
+
+
+def one_at_a_time(network, x, rule, plain=False):
+    """Log-probabilities of sequences, and the order of their positions.
+
+    Each token is drawn from the network's distribution, renormalised over what completes, at the first position where
+    the score of that distribution is largest, or with ``plain`` that of the network's.
+    """
+    z, total, order = torch.full_like(x, MASK), torch.zeros(len(x), dtype=F64), []
     rows = torch.arange(len(x))
     for _ in range(x.shape[1]):
-        probs = network(z, None).softmax(-1)
-        score = margins(probs) if by_margin else -torch.arange(x.shape[1], dtype=F64).expand(x.shape)
-        place = score.masked_fill(z < V, -math.inf).argmax(1)
-        possible = torch.zeros(len(x), V, dtype=torch.bool)
-        for token in range(V):
-            tried = z.clone()
-            tried[rows, place] = token
-            possible[:, token] = (agree(tried, x)).any(1)  # x are all accepted sequences
-        here = torch.where(possible, probs[rows, place], 0.0)
-        total += (here[rows, x[rows, place]] / here.sum(1)).log()
+        completes = agree(z, x)  # x are all accepted sequences
+        possible = torch.stack([(completes[..., None] & (x == token)).any(1) for token in range(V)], -1)
+        whole = network(z, None).softmax(-1)
+        probs = torch.where(possible, whole, 0.0)
+        probs = probs / probs.sum(-1, keepdim=True)
+        ranks = -torch.arange(x.shape[1], dtype=F64).expand(x.shape)
+        score = ranks if rule is None else SCORES[rule](whole if plain else probs)
+        place = score.round(decimals=5).masked_fill(z < V, -math.inf).argmax(1)
+        total += probs[rows, place, x[rows, place]].log()
         z[rows, place] = x[rows, place]
-    return total
+        order.append(place)
+    return total, torch.stack(order, 1)
 
 
-@pytest.mark.parametrize("sampler", [LeftToRight(), Confidence(), InOrder(dd.paces.LeftToRight())], ids=repr)
+@pytest.mark.parametrize(
+    "sampler",
+    [LeftToRight(), *map(Confidence, SCORES), InOrder(dd.paces.LeftToRight()), InOrder(Lanes(4), "entropy")],
+    ids=repr,
+)
 @given(arguments=automata(), seed=st.integers(0, 5))
 @settings(max_examples=examples(80), deadline=None)
 def test_one_position_a_step_is_the_network_renormalised(sampler, arguments, seed):
@@ -180,13 +195,45 @@ def test_one_position_a_step_is_the_network_renormalised(sampler, arguments, see
     x = everything(4)
     x = x[automaton.accepts(x)]
     assume(len(x))
+    seen = []
     with pytest.MonkeyPatch.context() as patch:
         forced = Forced(x, patch)
-        drawn = dd.sample(PROCESS, network, tuple(x.shape), sampler, 4, constraint=automaton)
+        drawn = dd.sample(
+            PROCESS, network, tuple(x.shape), sampler, 4, constraint=automaton, on_step=lambda k, t, z: seen.append(z)
+        )
     assert torch.equal(drawn, x)
-    expected = one_at_a_time(network, automaton, x, isinstance(sampler, Confidence))
+    expected, order = one_at_a_time(network, x, getattr(sampler, "score", None))
+    chosen = [(after != before).int().argmax(1) for before, after in itertools.pairwise(seen)]
+    assert torch.equal(torch.stack(chosen, 1), order)
     assert torch.allclose(forced.log_prob, expected, atol=1e-10)
     assert float(forced.log_prob.exp().sum()) == pytest.approx(1, abs=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", SCORES)
+def test_an_order_by_constrained_scores_draws_likelier_sequences(rule):
+    """Mean log-probabilities given the constraint, with the exact network of random distributions of sequences."""
+    x, gains = everything(4), []
+    for seed in range(400):
+        noise = torch.Generator().manual_seed(seed)
+        after = torch.randint(-2, 3, (3, V - 1), generator=noise)  # no transition to a negative state
+        steps = {state: {v: int(to) for v, to in enumerate(row) if to >= 0} for state, row in enumerate(after)}
+        fine = x[Automaton(steps, 0, [2], V, end=V - 1).accepts(x)]
+        if len(fine) < 2:
+            continue
+        pairs = torch.randn(3, V, V, generator=noise, dtype=F64)
+        score = torch.randn(len(x), generator=noise, dtype=F64) + sum(pairs[i, x[:, i], x[:, i + 1]] for i in range(3))
+
+        def network(z, t, score=score):
+            given = torch.where(agree(z, x), score, -math.inf)[..., None, None]
+            where = x[..., None] == torch.arange(V)
+            return torch.where(where, given, -math.inf).logsumexp(1)
+
+        exact = score[(fine @ 4 ** torch.arange(3, -1, -1))].log_softmax(0)
+        ours, theirs = (one_at_a_time(network, fine, rule, plain)[0].exp() @ exact for plain in (False, True))
+        gains.append(ours - theirs)
+    gain = torch.stack(gains)
+    assert len(gain) > 200 and gain.mean() > 2 * gain.std() / len(gain) ** 0.5
 
 
 @given(automata(), st.integers(0, 5), st.data())

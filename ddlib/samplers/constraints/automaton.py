@@ -187,18 +187,26 @@ class Automaton:
         Args:
             z: (B, L) tokens, and numbers of at least V at positions that are not drawn.
         """
+        given = z[..., None] == torch.arange(self.vocab_size, device=z.device)
+        return self.possible(z)[..., self.token_class] & (given | (z >= self.vocab_size)[..., None])
+
+    def possible(self, z: Tokens) -> Bool[Tensor, "B L C"]:
+        """Return the classes of tokens at each position with which a sequence still has an accepted completion.
+
+        Args:
+            z: (B, L) tokens, and numbers of at least V at positions that are not drawn.
+        """
         classes, (rows, length) = self.classes(z), z.shape
-        found = torch.zeros(rows, length, self.vocab_size, dtype=torch.bool, device=z.device)
+        found = torch.zeros(rows, length, self.num_classes, dtype=torch.bool, device=z.device)
         after = [self.ending(0).expand(rows, -1)]
         for column in range(length - 1, min(self.skip, length) - 1, -1):
             after.append(self.precede(after[-1], classes[:, column]))
         states, possible = self.started(rows), after[-1][:, 0].isfinite()
         found[:, : self.skip] = possible[:, None, None]
         for column in range(min(self.skip, length), length):
-            found[:, column] = self.scores(states, after[length - 1 - column]).isfinite()[:, self.token_class]
+            found[:, column] = self.scores(states, after[length - 1 - column]).isfinite()
             states = self.follow(states, classes[:, column])
-        given = (z[..., None] == torch.arange(self.vocab_size, device=z.device)) & possible[:, None, None]
-        return torch.where((z < self.vocab_size)[..., None], given, found)
+        return torch.where((classes >= 0)[..., None], possible[:, None, None], found)
 
     def classes(self, z: Tokens) -> Int64[Tensor, "B L"]:
         """Return the class of each token, -1 at positions that are not drawn."""

@@ -152,14 +152,42 @@ def _apply_constrained(
     number[part.b, here.start + part.i], uniforms[:, here] = torch.arange(len(part.b), device=z.device), u
 
     def log_probs(rows: Int64[Tensor, "n"], columns: Int64[Tensor, "n"]) -> Float[Tensor, "n V"]:
-        some = part.take(number[rows, columns])
-        tokens = some.words(torch.zeros_like(some.z), force)[:, 0]
-        return level_process(run).descendant_logits(tokens, some.z, 1, 0, force)
+        return _token_logits(run, part.take(number[rows, columns]), force)
 
     result = JointDraw(run.constraint, texts, number >= 0, log_probs, run.sharpen, uniforms).tokens()[:, here]
     if chance is not None:
         chance[part.b, part.i] = transition_log_prob(run, part, result[part.b, part.i], force).exp()
     return result
+
+
+def _token_logits(run: SamplingContext, predictions: Predictions, force: bool) -> Float[Tensor, "N V"]:
+    """Compute the logits of the tokens below each state, of a process with one edge."""
+    tokens = predictions.words(torch.zeros_like(predictions.z), force)[:, 0]
+    return level_process(run).descendant_logits(tokens, predictions.z, 1, 0, force)
+
+
+def constrained_log_probs(
+    run: SamplingContext, predictions: Sequence[Predictions], z: Tokens, force: bool
+) -> Iterator[tuple[Int64[Tensor, "n"], Int64[Tensor, "n"], Float[Tensor, "n V"]]]:
+    """Compute the distributions over tokens, renormalised over those with which the sequence has a completion.
+
+    Args:
+        run: the call of ``sample``, with a constraint.
+        predictions: model output.
+        z: (B, L) states.
+        force: see ``ForwardProcess.sample_given_level``.
+
+    Yields:
+        some of the positions, as rows and columns (n,) each, and their log-probabilities (n, V), without temperature
+        and truncation.
+    """
+    assert run.constraint is not None
+    possible = run.constraint.possible(run.network.sight.text(z))[:, run.network.sight.first :]
+    for part in predictions:
+        for rows in torch.arange(len(part.b), device=z.device).split(_ROWS):
+            some = part.take(rows)
+            excluded = ~possible[some.b, some.i][:, run.constraint.token_class]
+            yield some.b, some.i, _token_logits(run, some, force).masked_fill(excluded, -torch.inf).log_softmax(-1)
 
 
 def child_log_probs(
