@@ -177,7 +177,9 @@ class OrderedSampler(Sampler):
                 for part in predictions:
                     score[part.b, part.i] = self.scores(run, part, level)
             else:
-                for rows, columns, log_probs in constrained_log_probs(run, predictions, z, self.force_transition):
+                for rows, columns, log_probs in constrained_log_probs(
+                    run, predictions, z, level - 1, self.force_transition
+                ):
                     score[rows, columns] = self.confidence(log_probs).to(torch.float64)
             chosen = self.choose(score, level, steps, noise, **options)
         target = torch.where(chosen, level - 1 if steps > 1 else 0, run.process.level_of(z))
