@@ -230,7 +230,7 @@ class Automaton:
             states = self.follow(states, classes[:, column])
         return torch.where((classes >= 0)[..., None], possible[:, None, None], found)
 
-    def classes(self, z: Tokens) -> Int64[Tensor, "B L"]:
+    def classes(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """Return the class of each token; at other positions minus the number of their group, counted from 1."""
         above = z - self.vocab_size + 1
         group = torch.where(above < len(self.groups), above, 0)
@@ -272,7 +272,7 @@ class Automaton:
         reached.scatter_add_(1, target, (states & exists & known).int())
         if not bool(known.all()):
             before, after, exists = self._moves(classes)
-            reached.index_add_(1, after, ((states & ~known)[:, before] & exists).int())
+            reached.index_add_(1, after, (states[:, before] & exists).int())
         return reached > 0
 
     def precede(self, values: Float64[Tensor, "B K"], classes: Int64[Tensor, "B"]) -> Float64[Tensor, "B K"]:
@@ -285,7 +285,7 @@ class Automaton:
         found = torch.where(exists & known, values.gather(1, target), -torch.inf)
         if not bool(known.all()):
             before, after, exists = self._moves(classes)
-            best = torch.where(exists & ~known, values[:, after], -torch.inf)
+            best = torch.where(exists, values[:, after], -torch.inf)
             found.scatter_reduce_(1, before.expand(len(values), -1), best, "amax")
         return found
 
@@ -317,11 +317,11 @@ class Automaton:
         return log_sums(terms, places, len(self.accepting))
 
     def _moves(self, classes: Int64[Tensor, "B"]) -> tuple[Int64[Tensor, "n"], Int64[Tensor, "n"], Bool[Tensor, "B n"]]:
-        """Return states and next states by tokens that are not drawn, and whether the group of each row has them."""
+        """Return states and next states, and whether a row has a token of a group, of negative class, between them."""
         if not bool((classes < -1).any()):
-            return *self.pairs, torch.ones(1, 1, dtype=torch.bool, device=classes.device)
+            return *self.pairs, (classes < 0)[:, None].expand(-1, len(self.pairs[0]))
         before, kinds, after = self.edges
-        return before, after, self.groups[(-1 - classes).clamp_min(0)][:, kinds]
+        return before, after, self.groups[(-1 - classes).clamp_min(0)][:, kinds] & (classes < 0)[:, None]
 
     def _next(self, classes: Int64[Tensor, "B"]) -> tuple[Int64[Tensor, "B K"], Bool[Tensor, "B K"]]:
         """Return the next state of every state by a class, and whether there is one; some state where there is none."""
