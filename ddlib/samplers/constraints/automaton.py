@@ -327,7 +327,7 @@ class Automaton:
         """Return the next state of every state by a class, and whether there is one; some state where there is none."""
         states = torch.arange(len(self.accepting), device=classes.device)
         keys = states * self.num_classes + classes[:, None].clamp_min(0)
-        if not len(self._keys):
+        if not len(self._keys) or not bool((classes >= 0).any()):
             return torch.zeros_like(keys), torch.zeros_like(keys, dtype=torch.bool)
         place = torch.searchsorted(self._keys, keys).clamp_max(len(self._keys) - 1)
         return self.edges[2][place], self._keys[place] == keys

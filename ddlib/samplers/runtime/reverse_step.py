@@ -197,7 +197,7 @@ def constrained_log_probs(
         for rows in torch.arange(len(part.b), device=z.device).split(_ROWS):
             some = part.take(rows)
             excluded = ~possible[some.b, some.i][:, run.constraint.token_class]
-            logits = _token_logits(run, some, force).masked_fill(excluded, -torch.inf)
+            logits = _token_logits(run, some, force).masked_fill_(excluded, -torch.inf)
             yield some.b, some.i, run.constraint.at_levels(logits, target[some.b, some.i]).log_softmax(-1)
 
 
