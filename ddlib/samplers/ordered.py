@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.base import Sampler, SamplingContext, State, level_process
+from ddlib.samplers.runtime.constrained import constrained_log_probs
 from ddlib.samplers.runtime.model import Predictions
-from ddlib.samplers.runtime.reverse_step import apply_predictions, child_log_probs, constrained_log_probs
+from ddlib.samplers.runtime.reverse_step import apply_predictions, child_log_probs
 from ddlib.typing import Times, Tokens
 from ddlib.utils.renamed import Renamed
 from ddlib.utils.validation import require

@@ -2,15 +2,13 @@
 
 import copy
 from collections.abc import Hashable, Iterable, Mapping
-from itertools import chain
 from typing import Self
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.constraints.classes import log_sums, token_classes
+from ddlib.samplers.constraints.classes import log_sums, numbered, token_classes
 from ddlib.typing import Tokens
 from ddlib.utils.validation import check_count, require
 
@@ -86,30 +84,7 @@ class Automaton:
             if token is not None:
                 require(check_count(name, token, 0) < vocab_size, f"{name} is {token}, must be in [0, {vocab_size})")
         self.end, self.fill = end, end if fill is None else fill
-        number: dict[Hashable, int] = {start: 0}
-        for state in chain(transitions, *(row.values() for row in transitions.values()), final):
-            number.setdefault(state, len(number))
-        sizes = [len(row) for row in transitions.values()]
-        count = sum(sizes)
-        tokens = np.fromiter(chain.from_iterable(transitions.values()), np.int64, count)
-        to = chain.from_iterable(row.values() for row in transitions.values())
-        targets = np.fromiter((number[state] for state in to), np.int64, count)
-        sources = np.repeat(np.array([number[state] for state in transitions], np.int64), sizes)
-        if count:
-            for token in (int(tokens.min()), int(tokens.max())):
-                require(0 <= token < vocab_size, f"transitions hold token {token}, must be in [0, {vocab_size})")
-        final_numbers = np.array(sorted(number[state] for state in final), np.int64)
-        states = len(number)
-        if end is not None:
-            twice = np.isin(sources[tokens == end], final_numbers)
-            require(not twice.any(), f"end is {end}, which has a transition in an accepting state already")
-            ended = [states] * len(final_numbers)
-            sources = np.concatenate([sources, final_numbers, [states]])
-            tokens = np.concatenate([tokens, [end] * len(final_numbers), [self.fill]]).astype(np.int64)
-            targets = np.concatenate([targets, ended, [states]]).astype(np.int64)
-            final_numbers, states = np.append(final_numbers, states), states + 1
-        self.accepting = torch.zeros(states, dtype=torch.bool)
-        self.accepting[torch.from_numpy(final_numbers)] = True
+        sources, tokens, targets, self.accepting = numbered(transitions, start, final, vocab_size, end, self.fill)
         self.token_class, number_of_classes, (before, classes, after) = token_classes(
             sources, tokens, targets, vocab_size
         )

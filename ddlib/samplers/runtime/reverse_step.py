@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ddlib.processes import LevelProcess, unchanged
 from ddlib.samplers.base import SamplingContext, level_process
-from ddlib.samplers.constraints.joint import JointDraw
+from ddlib.samplers.runtime.constrained import constrained_states
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.runtime.output_layer import distinct_pairs
 from ddlib.typing import Times, Tokens
@@ -118,7 +118,12 @@ def apply_predictions(
         single: whether each position descends one edge, and so draws once.
     """
     if run.constraint is not None:
-        return _apply_constrained(run, predictions, z, target, force, chance)
+        parts = list(predictions)
+        result = constrained_states(run, parts, z, target, force)
+        if chance is not None:
+            for part in parts:
+                chance[part.b, part.i] = transition_log_prob(run, part, result[part.b, part.i], force).exp()
+        return result
     single = single or run.sharpen is not unchanged
     some_by_tree = bool((by_tree := run.network.can_descend_tree(force, single)).any())
     extra_draws = max(run.network.tree_levels) - 1 if some_by_tree and not single else 0
@@ -136,69 +141,6 @@ def apply_predictions(
         if chance is not None:
             chance[part.b, part.i] = transition_log_prob(run, part, result[part.b, part.i], force).exp()
     return result
-
-
-def _apply_constrained(
-    run: SamplingContext, predictions: Iterable[Predictions], z: Tokens, target: Tokens, force: bool,
-    chance: Tensor | None,
-) -> Tokens:  # fmt: skip
-    """Draw the states at the positions of the predictions by ``JointDraw``."""
-    u, parts = rand(z.shape, run.generator, z.device), list(predictions)
-    if not parts:
-        return z.clone()
-    assert run.constraint is not None
-    part = Predictions(parts[0].network, *map(torch.cat, zip(*(part[1:] for part in parts), strict=True)))
-    texts, here = run.network.sight.text(z), slice(run.network.sight.first, run.network.sight.first + z.shape[1])
-    number, levels = torch.full_like(texts, -1), torch.zeros_like(texts)
-    uniforms = torch.zeros_like(texts, dtype=torch.float64)
-    number[part.b, here.start + part.i], uniforms[:, here] = torch.arange(len(part.b), device=z.device), u
-
-    def log_probs(rows: Int64[Tensor, "n"], columns: Int64[Tensor, "n"]) -> Float[Tensor, "n V"]:
-        return _token_logits(run, part.take(number[rows, columns]), force)
-
-    levels[:, here] = target
-    drawn = JointDraw(run.constraint, texts, number >= 0, levels, log_probs, run.sharpen, uniforms).tokens()
-    result = drawn[:, here]
-    if chance is not None:
-        chance[part.b, part.i] = transition_log_prob(run, part, result[part.b, part.i], force).exp()
-    return result
-
-
-def _token_logits(run: SamplingContext, predictions: Predictions, force: bool) -> Float[Tensor, "N V"]:
-    """Compute the logits of the tokens below each state."""
-    logits = predictions.words(torch.zeros_like(predictions.z), force)[:, 0]
-    level = run.process.level_of(predictions.z[:, None])[:, 0]
-    result = torch.empty_like(logits)
-    for j in level.unique().tolist():
-        rows = level == j
-        result[rows] = level_process(run).descendant_logits(logits[rows], predictions.z[rows], j, 0, force)
-    return result
-
-
-def constrained_log_probs(
-    run: SamplingContext, predictions: Sequence[Predictions], z: Tokens, target: Tokens, force: bool
-) -> Iterator[tuple[Int64[Tensor, "n"], Int64[Tensor, "n"], Float[Tensor, "n K"]]]:
-    """Compute the distributions over states, of the tokens with which the sequence has a completion.
-
-    Args:
-        run: the call of ``sample``, with a constraint.
-        predictions: model output.
-        z: (B, L) states.
-        target: (B, L) levels of the states, 0 for tokens.
-        force: see ``ForwardProcess.sample_given_level``.
-
-    Yields:
-        some of the positions, as rows and columns (n,) each, and their log-probabilities (n, K), without temperature
-        and truncation.
-    """
-    assert run.constraint is not None
-    possible = run.constraint.possible(run.network.sight.text(z))[:, run.network.sight.first :]
-    for part in predictions:
-        for rows in torch.arange(len(part.b), device=z.device).split(_ROWS):
-            some = part.take(rows)
-            excluded = ~possible[some.b, some.i][:, run.constraint.token_class]
-            logits = _token_logits(run, some, force).masked_fill_(excluded, -torch.inf)
-            yield some.b, some.i, run.constraint.at_levels(logits, target[some.b, some.i]).log_softmax(-1)
 
 
 def child_log_probs(
