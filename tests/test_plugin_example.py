@@ -22,9 +22,9 @@ from ddlib.testing.oracle import exact_cavity, exact_posterior, integrate_bound,
 
 F64 = torch.float64
 NAMES = {"schedules": "log_odds", "hierarchies": "bands", "processes": "ragged", "samplers": "restart"}
-NAMES |= {"backbones": "neighbours", "presets": "punctuated", "sources": "walks"}
+NAMES |= {"backbones": "neighbours", "presets": "punctuated", "sources": "walks", "lengths": "margin"}
 CLASSES = {"schedules": "LogOdds", "hierarchies": "Bands", "processes": "Ragged", "samplers": "Restart"}
-CLASSES |= {"backbones": "Neighbours", "presets": "punctuated", "sources": "Walks"}
+CLASSES |= {"backbones": "Neighbours", "presets": "punctuated", "sources": "Walks", "lengths": "Margin"}
 TREE = dd.hierarchies.Tree([[0, 0, 1, 1, 2, 2], [0, 1, 1]], xi=[0.8, 0.7], speed=[1.0, 2.0, 0.7])
 FIXED = {
     "two levels": Ragged(TREE, [2, 7], LogOdds(1.5), speed=0.5),

@@ -170,7 +170,7 @@ def made(kind: str) -> type[Any] | None:
 
 
 def package_of(kind: str) -> str:
-    """Return the package of a kind's classes: ``ddlib.<kind>``; correctors are in ``ddlib.samplers``."""
+    """Return the package of a kind's classes: ``ddlib.<kind>``; ``ddlib.samplers`` for correctors and lengths."""
     base = _BASES[kind]
     return f"ddlib.{kind}" if base is None else ".".join(base.__module__.split(".")[:2])
 

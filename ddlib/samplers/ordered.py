@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.base import Sampler, SamplingContext, State, level_process
+from ddlib.samplers.runtime.constrained import constrained_log_probs
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.runtime.reverse_step import apply_predictions, child_log_probs
 from ddlib.typing import Times, Tokens
@@ -173,8 +174,14 @@ class OrderedSampler(Sampler):
             chosen = self.choose(score, level, steps, noise, **options)
         predictions = list(run.network.at(z, state.t, chosen))
         if steps > 1 and self.uses_predictions:
-            for part in predictions:
-                score[part.b, part.i] = self.scores(run, part, level)
+            if run.constraint is None:
+                for part in predictions:
+                    score[part.b, part.i] = self.scores(run, part, level)
+            else:
+                for rows, columns, log_probs in constrained_log_probs(
+                    run, predictions, z, level - 1, self.force_transition
+                ):
+                    score[rows, columns] = self.confidence(log_probs).to(torch.float64)
             chosen = self.choose(score, level, steps, noise, **options)
         target = torch.where(chosen, level - 1 if steps > 1 else 0, run.process.level_of(z))
         used = (part.take(chosen[part.b, part.i]) for part in predictions if bool(chosen[part.b, part.i].any()))

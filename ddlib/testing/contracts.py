@@ -24,7 +24,7 @@ def check(subject: Any, level: str = "quick") -> Report:
     """Raise AssertionError, with the report, unless ``dd.verify`` accepts the object.
 
     Args:
-        subject: a process, schedule, hierarchy, density of times, pace, sampler, corrector, guidance or weighting.
+        subject: object of a kind that ``dd.verify`` checks.
         level: as in ``dd.verify``.
 
     Raises:

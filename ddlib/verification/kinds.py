@@ -6,7 +6,7 @@ from ddlib.guidance import Guidance
 from ddlib.hierarchies import Hierarchy
 from ddlib.paces import Pace
 from ddlib.processes import ForwardProcess
-from ddlib.samplers import Corrector, Sampler
+from ddlib.samplers import Corrector, Length, Sampler
 from ddlib.schedules import Schedule
 from ddlib.times import TimeDensity
 from ddlib.weightings import Weighting
@@ -32,6 +32,7 @@ KINDS = {
     "paces": Kind(Pace, "objective.paces"),
     "samplers": Kind(Sampler, "samplers"),
     "correctors": Kind(Corrector, "samplers.corrector"),
+    "lengths": Kind(Length, "samplers.length"),
     "weightings": Kind(Weighting, "objective.weighting"),
     "guidance": Kind(Guidance, "samplers.guidance", registered=False),
 }

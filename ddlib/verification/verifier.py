@@ -1,4 +1,4 @@
-"""``dd.verify``: numerical verification of processes, their parts, samplers, correctors, guidance and weightings."""
+"""``dd.verify``: numerical verification of processes, their parts, samplers and theirs, guidance and weightings."""
 
 import time
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from ddlib.guidance import Guidance
 from ddlib.hierarchies import Hierarchy
 from ddlib.paces import Pace
 from ddlib.processes import ForwardProcess
-from ddlib.samplers import Corrector, Sampler
+from ddlib.samplers import Corrector, Length, Sampler
 from ddlib.schedules import Schedule
 from ddlib.times import TimeDensity
 from ddlib.utils.validation import require
@@ -22,7 +22,9 @@ from ddlib.weightings import Weighting
 
 @torch.no_grad()
 def verify(
-    subject: ForwardProcess | Schedule | Hierarchy | TimeDensity | Pace | Sampler | Corrector | Guidance | Weighting,
+    subject: (
+        ForwardProcess | Schedule | Hierarchy | TimeDensity | Pace | Sampler | Corrector | Length | Guidance | Weighting
+    ),
     level: str = "quick",
     *,
     on: ForwardProcess | None = None,
@@ -32,8 +34,8 @@ def verify(
     A process is verified together with its schedule and its hierarchy. The claims are: schedule, levels, generator,
     transitions and marginals belong to one chain; the posterior follows from Bayes's rule; the bound is a bound and
     tight; draws follow their distributions; float32 suffices. Schedules, hierarchies, densities of times, paces,
-    samplers and correctors can be verified by themselves; a guidance with its process and parts; a weighting on a fixed
-    list of processes.
+    samplers, correctors and rules for lengths can be verified by themselves; a guidance with its process and parts; a
+    weighting on a fixed list of processes.
 
     For a vocabulary of more than 50 tokens, the claims are checked on a small copy (``process.small_copy``), which the
     note of the report describes. The given process is checked additionally by the claims that are cheap at its size:
@@ -70,7 +72,7 @@ def verify(
             return Report(repr(subject), level, tuple(checks), time.perf_counter() - start, note)
     raise TypeError(
         f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib, a density of times, a "
-        "pace, a corrector, a guidance or a weighting"
+        "pace, a corrector, a rule for lengths, a guidance or a weighting"
     )
 
 

@@ -1,25 +1,35 @@
 """Lengths that a rule finds while a text is drawn, by short strings such as auto:max=1024."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from ddlib.plugins.config.signature import check, parameters, parse
-from ddlib.samplers import Daedal, Length, RhoEOS
+from ddlib import parts, registry
+from ddlib.samplers import Length
 from recipes.config import own_times
 from recipes.generation.prompt import GAP
 from recipes.generation.sampling import Sampling
 from recipes.model_io import LoadedModel, make_sampler
 
-RULES: Mapping[str, type[Length]] = {"auto": RhoEOS, "rho_eos": RhoEOS, "daedal": Daedal}
-"""Rules by name."""
+AUTO = "rho_eos"
+"""Registered name of the rule ``auto``."""
 MOST = 1024
 """Default for the largest length, where the model knows more."""
-FILLED = ("token", "fill")
-"""Arguments of a rule that the model gives."""
+
+
+class _End:
+    """Arguments of a rule that the model gives, see ``ddlib.parts.build``."""
+
+    def __init__(self, token: int) -> None:
+        self._token = token
+
+    def token(self) -> int:
+        return self._token
+
+    fill = token
 
 
 @dataclass(frozen=True)
@@ -27,7 +37,7 @@ class FoundLength:
     """A rule for the lengths of texts, before the model is known.
 
     Args:
-        text: the short string, a name or name:key=value,key=value.
+        text: the short string, a registered name or name:key=value,key=value; or package.module:object.
 
     Raises:
         ValueError: another name or key, or a value of a wrong type.
@@ -36,28 +46,37 @@ class FoundLength:
     text: str
 
     def __post_init__(self) -> None:
-        name, options = self._parsed
-        rules = ", ".join(RULES)
-        if name not in RULES:
-            raise ValueError(f"length={self.text!r}: must be a number, or one of {rules}, as in auto:max=1024")
-        keys = {key.name: key for key in parameters(RULES[name]) if key.name not in FILLED}
+        kind, options = self._parsed
+        try:
+            keys = parts.keys("lengths", kind, _End)
+        except ValueError as error:
+            names = ", ".join(("auto", *registry.available("lengths")))
+            raise ValueError(
+                f"length={self.text!r}: must be a number, or one of {names}, as in auto:max=1024; {error}"
+            ) from error
         for key, value in options.items():
             if key != "max" and key not in keys:
                 raise ValueError(
-                    f"length={self.text!r}: {key!r} is no option of {name}, which has {', '.join(keys)} and max"
+                    f"length={self.text!r}: {key!r} is no option of {kind}, which has {', '.join(keys)} and max"
                 )
             if key == "max" and (type(value) is not int or value < 1):
                 raise ValueError(f"length={self.text!r}: max must be a number of tokens, at least 1")
-        try:
-            RULES[name](0, **{key: check(keys[key], value) for key, value in options.items() if key != "max"})
-        except ValueError as error:
-            raise ValueError(f"length={self.text!r}: {error}") from error
+        self._made(0)
 
     @property
     def _parsed(self) -> tuple[str, dict[str, Any]]:
+        """The name of the rule, or its path, and its options with ``max``."""
         name, _, rest = self.text.partition(":")
+        name = AUTO if name == "auto" else name
+        if not registry.is_registered("lengths", name):
+            return self.text, {}
         pairs = [piece.partition("=") for piece in rest.split(",")] if rest else []
-        return name.replace("-", "_"), {key.strip(): parse(value.strip()) for key, _, value in pairs}
+        return name, {key.strip(): parts.parse(value.strip()) for key, _, value in pairs}
+
+    def _made(self, end: int) -> Length:
+        kind, options = self._parsed
+        values = {"kind": kind} | {key: value for key, value in options.items() if key != "max"}
+        return parts.build("lengths", values, _End(end), f"length={self.text!r}")
 
     def limit(self, saved: LoadedModel) -> int:
         """Return the largest length, by default that of the model, at most ``MOST``.
@@ -78,8 +97,7 @@ class FoundLength:
         """
         if saved.behind is None or saved.special.eos is None:
             raise ValueError(f"length={self.text!r}: {saved.name} has no end of text, give a number")
-        name, options = self._parsed
-        return RULES[name](saved.behind, **{key: value for key, value in options.items() if key != "max"})
+        return self._made(saved.behind)
 
     def checked(self, saved: LoadedModel, sampling: Sampling, texts: Sequence[str | None]) -> int:
         """Return the largest length, after checking that the rule supports the model, the options and the prompts.

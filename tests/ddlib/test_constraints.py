@@ -14,8 +14,10 @@ from refusals import refuses
 
 import ddlib as dd
 from ddlib.guidance import ClassifierFree
+from ddlib.hierarchies import Tree
 from ddlib.paces import Blocks, Lanes
-from ddlib.processes import Masked
+from ddlib.processes import Hierarchical, Masked
+from ddlib.processes.examples import four
 from ddlib.samplers import (
     Ancestral,
     Automaton,
@@ -37,13 +39,15 @@ from ddlib.samplers import (
 )
 from ddlib.samplers.constraints import joint
 from ddlib.samplers.constraints.joint import JointDraw
-from ddlib.samplers.runtime import reverse_step
+from ddlib.samplers.constraints.support import ancestors_of
+from ddlib.samplers.runtime import constrained
 from ddlib.schedules import Linear
 
 pytestmark = pytest.mark.usefixtures("checked_in_full")
 F64 = torch.float64
 V, MASK = 4, 4
 PROCESS = Masked(V, Linear())
+TREES = {"one level": Hierarchical(Tree([[0, 0, 1, 1]]), Linear()), "two levels": four()["levels"]}
 
 
 class Table:
@@ -51,10 +55,10 @@ class Table:
 
     own_times = True
 
-    def __init__(self, seed=0, length=4, tokens=V):
-        noise = torch.Generator().manual_seed(seed)
-        self.weights = (tokens + 1) ** torch.arange(length)
-        self.table = 1.5 * torch.randn((tokens + 1) ** length, length, tokens, generator=noise, dtype=F64)
+    def __init__(self, seed=0, length=4, tokens=V, states=None):
+        noise, states = torch.Generator().manual_seed(seed), states or tokens + 1
+        self.weights = states ** torch.arange(length)
+        self.table = 1.5 * torch.randn(states**length, length, tokens, generator=noise, dtype=F64)
         self.calls = 0
 
     def __call__(self, z, t):
@@ -131,21 +135,30 @@ def test_allowed_tokens_are_those_of_all_completions(arguments, length, data):
                                                              itertools.product(range(V), repeat=n))  # fmt: skip
 
 
-class Forced:
-    """Draws with the tokens of given sequences in place of random ones; it adds up their log-probabilities."""
+def paths(process):
+    """The state of each token in each level, (V, levels)."""
+    mask = torch.full((V, 1), process.num_states - 1)
+    return torch.cat([torch.arange(V)[:, None], ancestors_of(process), mask], 1)
 
-    def __init__(self, x, monkeypatch):
+
+class Forced:
+    """Draws with the states of given sequences in place of random ones; it adds up their log-probabilities."""
+
+    def __init__(self, x, monkeypatch, process=PROCESS):
+        self.paths = paths(process)[:, :-1]
         self.x, self.log_prob = x, torch.zeros(len(x), dtype=F64)
         self.u = torch.arange(x.numel(), dtype=F64).view(x.shape) / x.numel()
         monkeypatch.setattr(joint, "draw_logits", self)
-        monkeypatch.setattr(reverse_step, "rand", lambda shape, generator, device: self.u)
+        monkeypatch.setattr(constrained, "rand", lambda shape, generator, device: self.u)
 
     def __call__(self, scores, u):
         place = (u * self.x.numel()).round().long()
         row, column = place // self.x.shape[1], place % self.x.shape[1]
-        token = self.x[row, column]
-        self.log_prob[row] += scores.to(F64).log_softmax(-1).gather(1, token[:, None])[:, 0]
-        return token
+        states = self.paths[self.x[row, column]]
+        states = states if scores.shape[1] > V else states[:, :1]
+        state = states.gather(1, scores.gather(1, states).argmax(1, keepdim=True))  # the others have -inf
+        self.log_prob[row] += scores.to(F64).log_softmax(-1).gather(1, state)[:, 0]
+        return state[:, 0]
 
 
 def margins(probs):
@@ -153,40 +166,93 @@ def margins(probs):
     return best[..., 0] - best[..., 1]
 
 
-def one_at_a_time(network, automaton, x, by_margin):
-    """Log-probabilities of sequences: each token by the network's distribution, renormalised over what completes."""
-    z, total = torch.full_like(x, MASK), torch.zeros(len(x), dtype=F64)
-    rows = torch.arange(len(x))
-    for _ in range(x.shape[1]):
-        probs = network(z, None).softmax(-1)
-        score = margins(probs) if by_margin else -torch.arange(x.shape[1], dtype=F64).expand(x.shape)
-        place = score.masked_fill(z < V, -math.inf).argmax(1)
-        possible = torch.zeros(len(x), V, dtype=torch.bool)
-        for token in range(V):
-            tried = z.clone()
-            tried[rows, place] = token
-            possible[:, token] = (agree(tried, x)).any(1)  # x are all accepted sequences
-        here = torch.where(possible, probs[rows, place], 0.0)
-        total += (here[rows, x[rows, place]] / here.sum(1)).log()
-        z[rows, place] = x[rows, place]
-    return total
+SCORES = {
+    "margin": margins,
+    "probability": lambda probs: probs.amax(-1),
+    "entropy": lambda probs: torch.xlogy(probs, probs).sum(-1),
+}
 
 
-@pytest.mark.parametrize("sampler", [LeftToRight(), Confidence(), InOrder(dd.paces.LeftToRight())], ids=repr)
-@given(arguments=automata(), seed=st.integers(0, 5))
-@settings(max_examples=examples(80), deadline=None)
-def test_one_position_a_step_is_the_network_renormalised(sampler, arguments, seed):
-    automaton, network = Automaton(**arguments, vocab_size=V), Table(seed)
+def one_at_a_time(network, x, rule, process=PROCESS, plain=False):
+    """Log-probabilities of sequences, and the positions that descend one level after the other.
+
+    Each new state has the network's probability of the tokens below it, renormalised over those that complete, at the
+    first position where the score of that distribution is largest, or with ``plain`` that of the network's.
+    """
+    path, rows, order = paths(process), torch.arange(len(x)), []
+    level, total = torch.full_like(x, path.shape[1] - 1), torch.zeros(len(x), dtype=F64)
+    for _ in range(x.shape[1] * (path.shape[1] - 1)):
+        z = path[x, level]
+        below = (path == z[..., None, None]).any(-1)  # the tokens of each state
+        completes = below.gather(2, x.T[None].expand(len(x), -1, -1)).all(1)  # x are all accepted sequences
+        possible = torch.stack([(completes[..., None] & (x == token)).any(1) for token in range(V)], -1)
+        whole = network(z, None).softmax(-1) * below
+        states = path.T[(level - 1).clamp_min(0)]
+        both = []
+        for probs in (whole * possible, whole):
+            children = torch.zeros(*x.shape, process.num_states, dtype=F64).scatter_add_(-1, states, probs)
+            both.append(children / children.sum(-1, keepdim=True))
+        ranks = -torch.arange(x.shape[1], dtype=F64).expand(x.shape)
+        score = ranks if rule is None else SCORES[rule](both[plain])
+        place = score.round(decimals=5).masked_fill(level == 0, -math.inf).argmax(1)
+        level[rows, place] -= 1
+        total += both[0][rows, place, path[x, level][rows, place]].log()
+        order.append(place)
+    return total, torch.stack(order, 1)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [LeftToRight(), *map(Confidence, SCORES), InOrder(dd.paces.LeftToRight()), InOrder(Lanes(4), "entropy")],
+    ids=repr,
+)
+@given(process=st.sampled_from([PROCESS, *TREES.values()]), arguments=automata(), seed=st.integers(0, 5))
+@settings(max_examples=examples(120), deadline=None)
+def test_one_position_a_step_is_the_network_renormalised(sampler, process, arguments, seed):
+    automaton, network = Automaton(**arguments, vocab_size=V), Table(seed, states=process.num_states)
     x = everything(4)
     x = x[automaton.accepts(x)]
     assume(len(x))
+    seen = []
     with pytest.MonkeyPatch.context() as patch:
-        forced = Forced(x, patch)
-        drawn = dd.sample(PROCESS, network, tuple(x.shape), sampler, 4, constraint=automaton)
+        forced = Forced(x, patch, process)
+        drawn = dd.sample(
+            process, network, tuple(x.shape), sampler, 4 * (len(process.levels) - 1), constraint=automaton,
+            on_step=lambda k, t, z: seen.append(z),
+        )  # fmt: skip
     assert torch.equal(drawn, x)
-    expected = one_at_a_time(network, automaton, x, isinstance(sampler, Confidence))
+    expected, order = one_at_a_time(network, x, getattr(sampler, "score", None), process)
+    chosen = [(after != before).int().argmax(1) for before, after in itertools.pairwise(seen)]
+    assert torch.equal(torch.stack(chosen, 1), order)
     assert torch.allclose(forced.log_prob, expected, atol=1e-10)
     assert float(forced.log_prob.exp().sum()) == pytest.approx(1, abs=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", SCORES)
+def test_an_order_by_constrained_scores_draws_likelier_sequences(rule):
+    """Mean log-probabilities given the constraint, with the exact network of random distributions of sequences."""
+    x, gains = everything(4), []
+    for seed in range(400):
+        noise = torch.Generator().manual_seed(seed)
+        after = torch.randint(-2, 3, (3, V - 1), generator=noise)  # no transition to a negative state
+        steps = {state: {v: int(to) for v, to in enumerate(row) if to >= 0} for state, row in enumerate(after)}
+        fine = x[Automaton(steps, 0, [2], V, end=V - 1).accepts(x)]
+        if len(fine) < 2:
+            continue
+        pairs = torch.randn(3, V, V, generator=noise, dtype=F64)
+        score = torch.randn(len(x), generator=noise, dtype=F64) + sum(pairs[i, x[:, i], x[:, i + 1]] for i in range(3))
+
+        def network(z, t, score=score):
+            given = torch.where(agree(z, x), score, -math.inf)[..., None, None]
+            where = x[..., None] == torch.arange(V)
+            return torch.where(where, given, -math.inf).logsumexp(1)
+
+        exact = score[(fine @ 4 ** torch.arange(3, -1, -1))].log_softmax(0)
+        ours, theirs = (one_at_a_time(network, fine, rule, plain=plain)[0].exp() @ exact for plain in (False, True))
+        gains.append(ours - theirs)
+    gain = torch.stack(gains)
+    assert len(gain) > 200 and gain.mean() > 2 * gain.std() / len(gain) ** 0.5
 
 
 @given(automata(), st.integers(0, 5), st.data())
@@ -207,7 +273,7 @@ def test_positions_of_a_step_are_distributed_as_the_step_given_a_completion(argu
     with pytest.MonkeyPatch.context() as patch:
         forced = Forced(targets, patch)
         found = JointDraw(
-            automaton, z.expand(len(targets), -1), where.expand(len(targets), -1),
+            automaton, z.expand(len(targets), -1), where.expand(len(targets), -1), torch.zeros_like(targets),
             lambda rows, columns: log_probs[columns], lambda scores: scores, forced.u,
         ).tokens()  # fmt: skip
     assert torch.equal(found, targets)
@@ -263,8 +329,9 @@ SUPPORTED = [
 
 @pytest.mark.parametrize("sampler", SUPPORTED, ids=repr)
 @given(arguments=automata(), seed=st.integers(0, 3), steps=st.sampled_from([1, 2, 3, 6]), data=st.data())
-@settings(max_examples=examples(56), deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_every_sequence_is_accepted(sampler, arguments, seed, steps, data):
+    process = data.draw(st.sampled_from([PROCESS, *TREES.values()]))
     automaton, x = Automaton(**arguments, vocab_size=V), everything(4)
     x = x[automaton.accepts(x)]
     assume(len(x))
@@ -276,9 +343,9 @@ def test_every_sequence_is_accepted(sampler, arguments, seed, steps, data):
     pace = data.draw(st.sampled_from([None, Blocks(2)])) if sampler.supports_stopping else None
     if isinstance(sampler, InOrder) and pace is not None:
         sampler = InOrder(Lanes(1))  # a block of two positions
-    prompt = torch.where(shown, goal, MASK)
+    prompt, network = torch.where(shown, goal, process.num_states - 1), Table(seed, states=process.num_states)
     drawn = dd.sample(
-        PROCESS, Table(seed), (6, 4), sampler, steps, prompt, infill=True, constraint=automaton, pace=pace, **options
+        process, network, (6, 4), sampler, steps, prompt, infill=True, constraint=automaton, pace=pace, **options
     )
     assert bool(accepted(arguments, drawn).all()) and bool((drawn == goal)[:, shown].all())
 
@@ -357,8 +424,8 @@ def test_many_states_and_very_unlikely_tokens():
     line = Automaton(chain, 1000, [400], V)
     z = torch.full((1, 401), MASK)
     unlikely = torch.tensor([-30.0, 0.0, -700.0, 0.0], dtype=F64)
-    found = JointDraw(line, z, z >= V, lambda rows, columns: unlikely.expand(len(rows), -1), lambda scores: scores,
-                      torch.full(z.shape, 0.5, dtype=F64)).tokens()  # fmt: skip
+    found = JointDraw(line, z, z >= V, torch.zeros_like(z), lambda rows, columns: unlikely.expand(len(rows), -1),
+                      lambda scores: scores, torch.full(z.shape, 0.5, dtype=F64)).tokens()  # fmt: skip
     assert found.tolist() == [[2, *[0] * 400]]  # its probability, exp(-12700), is no float
 
 
@@ -425,9 +492,9 @@ test_refused = refuses(r"""
     Automaton({0: {1: 0}}, 0, [0], 4, fill=2) | ValueError | fill is 2 and end is None
     Automaton({0: {1: 0}}, 0, [0], 0) | ValueError | vocab_size is 0
     draw("a*") | TypeError | constraint is 'a\*', must be a ddlib.samplers.Automaton
-    draw(process=Uniform(V, Linear())) | TypeError | which needs masks and no clusters, .* Uniform.* cannot serve it
+    draw(process=Uniform(V, Linear())) | TypeError | which needs masks, clusters that .* Uniform.* cannot serve it
     draw(process=GIDD(V, 0.5)) | TypeError | GIDD.* cannot serve it
-    draw(process=LEVELS["levels"]) | TypeError | which needs masks and no clusters
+    draw(process=four()["xi"]) | TypeError | which needs masks, clusters that keep their tokens \(xi = 1\)
     draw(process=Masked(V, Geometric())) | TypeError | nothing but masks at t = 1
     draw(process=Masked(V + 1, Linear()), network=Table(tokens=V + 1)) | ValueError | vocab_size=4, must be .* 5
     draw(sampler=Euler()) | TypeError | constraint is Automaton.*, which Euler.* cannot serve

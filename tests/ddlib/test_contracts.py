@@ -39,6 +39,7 @@ NAMES = {
     "samplers": "psi remask overshoot corrected particles confidence entropy_bounded euler tau_leaping "
     "theta_trapezoidal",
     "correctors": "forward_backward edge_balance gibbs self_correction",
+    "lengths": "rho_eos daedal",
 }
 
 

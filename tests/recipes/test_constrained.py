@@ -236,5 +236,5 @@ def test_the_package_is_named_where_it_is_missing(monkeypatch):
 
 def test_noise_without_masks_is_refused(tmp_path):
     run = publish_tiny(tmp_path, process={"kind": "uniform", "schedule": "linear"}, packed=True).run
-    with pytest.raises(ValueError, match=r"regex='a': constraint is .* which needs masks and no clusters"):
+    with pytest.raises(ValueError, match=r"regex='a': constraint is .* which needs masks, clusters that keep"):
         drawn(run, regex="a", sampling=Sampling(steps=3))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from ddlib_ragged import Margin
 from published import LENGTH, publish_tiny
 
 import ddlib as dd
@@ -52,6 +53,18 @@ def test_a_rule_is_that_of_ddlib(run, saved, tmp_path):
     assert calls == pytest.approx(sum(line["steps"] for line in lines) / 3, abs=0.05)
 
 
+def test_a_rule_of_another_package(run, saved, tmp_path):
+    lines, _ = drawn(run, tmp_path, samples=2, length="margin:max=18,start=5,margin=2", seed=5)
+    expected = dd.sample(
+        saved.process, saved.denoiser, (2, 18), dd.samplers.Confidence(threshold=0.5), 30,
+        length=Margin(saved.special.eos, start=5, margin=2), parameterization="posterior",
+        generator=dd.KeyedGenerator(5, NOISE, torch.arange(2)),
+    )  # fmt: skip
+    assert [line["tokens"] for line in lines] == expected.tolist()
+    rule = FoundLength("ddlib_ragged.length:Margin").rule(saved)
+    assert repr(rule) == repr(Margin(saved.special.eos))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("length", ["rho_eos:start=3,step=1", "daedal:start=3,step=2,positions=4,max=18"])
 def test_a_sample_is_the_same_with_any_others(run, tmp_path, length):
@@ -78,14 +91,14 @@ def test_by_command(run, capsys):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"length": "automatic"}, "length='automatic': must be a number, or one of auto, rho_eos, daedal, as in auto:max"),
-     ({"length": "auto:most=9"}, "'most' is no option of auto, which has start, low, high, .* and max"),
-     ({"length": "auto:word=9"}, "'word' is no option of auto"),
-     ({"length": "auto:20"}, "'20' is no option of auto"),
+    [({"length": "automatic"}, "length='automatic': must be a number, or one of auto, daedal, .*, as in auto:max"),
+     ({"length": "auto:most=9"}, "'most' is no option of rho_eos, which has start, low, high, .* and max"),
+     ({"length": "auto:word=9"}, "'word' is no option of rho_eos"),
+     ({"length": "auto:20"}, "'20' is no option of rho_eos"),
      ({"length": "auto:max=0"}, "max must be a number of tokens, at least 1"),
      ({"length": "auto:max=many"}, "max must be a number of tokens, at least 1"),
      ({"length": "auto:low=0.9"}, "length='auto:low=0.9': low is 0.9 and high is 0.6, must be at most high"),
-     ({"length": "auto:start=few"}, "length='auto:start=few': Input should be a valid integer"),
+     ({"length": "auto:start=few"}, "length='auto:start=few'.start: Input should be a valid integer"),
      ({"length": "auto", "new": 3}, "new=3: not with length=auto"),
      ({"length": "auto", "html": "page.html"}, "length='auto': not with a page or a film"),
      ({"length": f"auto:max={LENGTH + 1}"}, f"max must be at most {LENGTH}, which .* knows"),

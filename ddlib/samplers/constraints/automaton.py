@@ -2,15 +2,13 @@
 
 import copy
 from collections.abc import Hashable, Iterable, Mapping
-from itertools import chain
 from typing import Self
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.constraints.classes import log_sums, token_classes
+from ddlib.samplers.constraints.classes import log_sums, numbered, token_classes
 from ddlib.typing import Tokens
 from ddlib.utils.validation import check_count, require
 
@@ -64,6 +62,10 @@ class Automaton:
     """True at accepting states."""
     skip: int = 0
     """Number of positions at the beginning of a sequence that may hold any tokens."""
+    ancestors: Int64[Tensor, "V n"]
+    """State of each token in each level between the tokens and the mask."""
+    groups: Bool[Tensor, "m C"]
+    """Classes of the tokens that may be drawn: of all tokens, then of those below each state in these levels."""
 
     def __init__(
         self,
@@ -82,33 +84,11 @@ class Automaton:
             if token is not None:
                 require(check_count(name, token, 0) < vocab_size, f"{name} is {token}, must be in [0, {vocab_size})")
         self.end, self.fill = end, end if fill is None else fill
-        number: dict[Hashable, int] = {start: 0}
-        for state in chain(transitions, *(row.values() for row in transitions.values()), final):
-            number.setdefault(state, len(number))
-        sizes = [len(row) for row in transitions.values()]
-        count = sum(sizes)
-        tokens = np.fromiter(chain.from_iterable(transitions.values()), np.int64, count)
-        to = chain.from_iterable(row.values() for row in transitions.values())
-        targets = np.fromiter((number[state] for state in to), np.int64, count)
-        sources = np.repeat(np.array([number[state] for state in transitions], np.int64), sizes)
-        if count:
-            for token in (int(tokens.min()), int(tokens.max())):
-                require(0 <= token < vocab_size, f"transitions hold token {token}, must be in [0, {vocab_size})")
-        final_numbers = np.array(sorted(number[state] for state in final), np.int64)
-        states = len(number)
-        if end is not None:
-            twice = np.isin(sources[tokens == end], final_numbers)
-            require(not twice.any(), f"end is {end}, which has a transition in an accepting state already")
-            ended = [states] * len(final_numbers)
-            sources = np.concatenate([sources, final_numbers, [states]])
-            tokens = np.concatenate([tokens, [end] * len(final_numbers), [self.fill]]).astype(np.int64)
-            targets = np.concatenate([targets, ended, [states]]).astype(np.int64)
-            final_numbers, states = np.append(final_numbers, states), states + 1
-        self.accepting = torch.zeros(states, dtype=torch.bool)
-        self.accepting[torch.from_numpy(final_numbers)] = True
+        sources, tokens, targets, self.accepting = numbered(transitions, start, final, vocab_size, end, self.fill)
         self.token_class, number_of_classes, (before, classes, after) = token_classes(
             sources, tokens, targets, vocab_size
         )
+        self.ancestors = torch.zeros(vocab_size, 0, dtype=torch.int64)
         self._set(before, classes, after, torch.ones(number_of_classes, dtype=torch.bool))
 
     def _set(self, sources: Tensor, classes: Tensor, targets: Tensor, is_open: Bool[Tensor, "n"]) -> None:
@@ -120,11 +100,17 @@ class Automaton:
         distinct = (sources * states + targets)[some].unique()
         self.pairs = distinct // states, distinct % states
         self._ends_in = [self.accepting]
+        number = int(self.ancestors.max()) - self.vocab_size + 2 if self.ancestors.numel() else 1
+        self.groups = torch.zeros(number, self.num_classes, dtype=torch.bool, device=sources.device)
+        for above in (torch.full_like(self.token_class, self.vocab_size - 1), *self.ancestors.unbind(1)):
+            self.groups[above - self.vocab_size + 1, self.token_class] = True
+        self.groups[:, :-1] &= is_open
+        self.groups[:, -1] = False
 
     def to(self, device: torch.device) -> Self:
         """Return the automaton with its tensors on a device."""
         moved = copy.copy(self)
-        for name in ("token_class", "accepting", "is_open", "_keys"):
+        for name in ("token_class", "accepting", "is_open", "_keys", "ancestors", "groups"):
             setattr(moved, name, getattr(self, name).to(device))
         (sources, classes, targets), (before, after) = self.edges, self.pairs
         moved.edges = sources.to(device), classes.to(device), targets.to(device)
@@ -136,6 +122,16 @@ class Automaton:
         """Return the automaton of sequences with this number of arbitrary tokens before those that it accepts."""
         moved = copy.copy(self)
         moved.skip = self.skip + check_count("number", number, 0)
+        return moved
+
+    def over(self, ancestors: Int64[Tensor, "V n"]) -> Self:
+        """Return the automaton for states that may be ancestors of tokens too, with the ancestors of each token.
+
+        A position in such a state has the tokens below it.
+        """
+        moved = copy.copy(self)
+        moved.ancestors = ancestors
+        moved._set(*self.edges, self.is_open)
         return moved
 
     def without(self, tokens: Iterable[int]) -> Self:
@@ -187,22 +183,46 @@ class Automaton:
         Args:
             z: (B, L) tokens, and numbers of at least V at positions that are not drawn.
         """
+        given = z[..., None] == torch.arange(self.vocab_size, device=z.device)
+        return self.possible(z)[..., self.token_class] & (given | (z >= self.vocab_size)[..., None])
+
+    def possible(self, z: Tokens) -> Bool[Tensor, "B L C"]:
+        """Return the classes of tokens at each position with which a sequence still has an accepted completion.
+
+        Args:
+            z: (B, L) tokens, and numbers of at least V at positions that are not drawn.
+        """
         classes, (rows, length) = self.classes(z), z.shape
-        found = torch.zeros(rows, length, self.vocab_size, dtype=torch.bool, device=z.device)
+        found = torch.zeros(rows, length, self.num_classes, dtype=torch.bool, device=z.device)
         after = [self.ending(0).expand(rows, -1)]
         for column in range(length - 1, min(self.skip, length) - 1, -1):
             after.append(self.precede(after[-1], classes[:, column]))
         states, possible = self.started(rows), after[-1][:, 0].isfinite()
         found[:, : self.skip] = possible[:, None, None]
         for column in range(min(self.skip, length), length):
-            found[:, column] = self.scores(states, after[length - 1 - column]).isfinite()[:, self.token_class]
+            here = self.scores(states, after[length - 1 - column]).isfinite()
+            found[:, column] = here & self.groups[(-1 - classes[:, column]).clamp_min(0)]
             states = self.follow(states, classes[:, column])
-        given = (z[..., None] == torch.arange(self.vocab_size, device=z.device)) & possible[:, None, None]
-        return torch.where((z < self.vocab_size)[..., None], given, found)
+        return torch.where((classes >= 0)[..., None], possible[:, None, None], found)
 
-    def classes(self, z: Tokens) -> Int64[Tensor, "B L"]:
-        """Return the class of each token, -1 at positions that are not drawn."""
-        return torch.where(z < self.vocab_size, self.token_class[z.clamp_max(self.vocab_size - 1)], -1)
+    def classes(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
+        """Return the class of each token; at other positions minus the number of their group, counted from 1."""
+        above = z - self.vocab_size + 1
+        group = torch.where(above < len(self.groups), above, 0)
+        return torch.where(above > 0, -1 - group, self.token_class[z.clamp_max(self.vocab_size - 1)])
+
+    def at_levels(self, scores: Float[Tensor, "B V"], levels: Int64[Tensor, "B"]) -> Float[Tensor, "B S"]:
+        """Return the log of the sum of exp(score) over the tokens below each state of a level, -inf at other states.
+
+        Args:
+            scores: (B, V) scores of tokens.
+            levels: (B,) the level, 0 for the tokens.
+        """
+        if not bool((levels > 0).any()):
+            return scores
+        tokens = torch.arange(self.vocab_size, device=scores.device)[:, None]
+        states = torch.cat([tokens, self.ancestors], 1).T[levels]
+        return log_sums(scores, states, self.vocab_size + len(self.groups) - 1)
 
     def started(self, rows: int) -> Bool[Tensor, "B K"]:
         """Return the sets of states before the first token: the start alone."""
@@ -220,27 +240,27 @@ class Automaton:
         return torch.where(self._ends_in[number], 0.0, -torch.inf).to(torch.float64)
 
     def follow(self, states: Bool[Tensor, "B K"], classes: Int64[Tensor, "B"]) -> Bool[Tensor, "B K"]:
-        """Return the sets of states behind a token of these classes; any class for -1."""
+        """Return the sets of states behind a token of these classes; any of their group for negative ones."""
         reached = torch.zeros_like(states, dtype=torch.int32)
         known = (classes >= 0)[:, None]
         target, exists = self._next(classes)
         reached.scatter_add_(1, target, (states & exists & known).int())
         if not bool(known.all()):
-            before, after = self.pairs
-            reached.index_add_(1, after, (states & ~known)[:, before].int())
+            before, after, exists = self._moves(classes)
+            reached.index_add_(1, after, (states[:, before] & exists).int())
         return reached > 0
 
     def precede(self, values: Float64[Tensor, "B K"], classes: Int64[Tensor, "B"]) -> Float64[Tensor, "B K"]:
         """Return the values of the states before a token of these classes: those of the next states.
 
-        For the class -1 it is the largest one over all classes, and -inf without a transition.
+        For a negative class it is the largest one over the classes of its group, and -inf without a transition.
         """
         known = (classes >= 0)[:, None]
         target, exists = self._next(classes)
         found = torch.where(exists & known, values.gather(1, target), -torch.inf)
         if not bool(known.all()):
-            before, after = self.pairs
-            best = torch.where(known, -torch.inf, values)[:, after]
+            before, after, exists = self._moves(classes)
+            best = torch.where(exists, values[:, after], -torch.inf)
             found.scatter_reduce_(1, before.expand(len(values), -1), best, "amax")
         return found
 
@@ -271,11 +291,18 @@ class Automaton:
         terms, places = weights[:, classes] + values[:, targets], sources.expand(len(values), -1)
         return log_sums(terms, places, len(self.accepting))
 
+    def _moves(self, classes: Int64[Tensor, "B"]) -> tuple[Int64[Tensor, "n"], Int64[Tensor, "n"], Bool[Tensor, "B n"]]:
+        """Return states and next states, and whether a row has a token of a group, of negative class, between them."""
+        if not bool((classes < -1).any()):
+            return *self.pairs, (classes < 0)[:, None].expand(-1, len(self.pairs[0]))
+        before, kinds, after = self.edges
+        return before, after, self.groups[(-1 - classes).clamp_min(0)][:, kinds] & (classes < 0)[:, None]
+
     def _next(self, classes: Int64[Tensor, "B"]) -> tuple[Int64[Tensor, "B K"], Bool[Tensor, "B K"]]:
         """Return the next state of every state by a class, and whether there is one; some state where there is none."""
         states = torch.arange(len(self.accepting), device=classes.device)
         keys = states * self.num_classes + classes[:, None].clamp_min(0)
-        if not len(self._keys):
+        if not len(self._keys) or not bool((classes >= 0).any()):
             return torch.zeros_like(keys), torch.zeros_like(keys, dtype=torch.bool)
         place = torch.searchsorted(self._keys, keys).clamp_max(len(self._keys) - 1)
         return self.edges[2][place], self._keys[place] == keys

@@ -1,12 +1,59 @@
-"""Classes of tokens with the same transitions, and sums over them."""
+"""Transitions as numbers, classes of tokens with the same transitions, and sums over them."""
+
+from collections.abc import Collection, Hashable, Mapping
+from itertools import chain
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from ddlib.utils.validation import require
 
-def log_sums(terms: Float64[Tensor, "B n"], places: Int64[Tensor, "B n"], size: int) -> Float64[Tensor, "B m"]:
+
+def numbered(
+    transitions: Mapping[Hashable, Mapping[int, Hashable]],
+    start: Hashable,
+    final: Collection[Hashable],
+    vocab_size: int,
+    end: int | None,
+    fill: int | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, Bool[Tensor, "K"]]:
+    """Return the states, tokens and next states of all transitions, and the accepting states; the start is state 0.
+
+    The arguments are those of ``Automaton``.
+
+    Raises:
+        ValueError: tokens outside [0, V); a transition by ``end`` in an accepting state.
+    """
+    number: dict[Hashable, int] = {start: 0}
+    for state in chain(transitions, *(row.values() for row in transitions.values()), final):
+        number.setdefault(state, len(number))
+    sizes = [len(row) for row in transitions.values()]
+    count = sum(sizes)
+    tokens = np.fromiter(chain.from_iterable(transitions.values()), np.int64, count)
+    to = chain.from_iterable(row.values() for row in transitions.values())
+    targets = np.fromiter((number[state] for state in to), np.int64, count)
+    sources = np.repeat(np.array([number[state] for state in transitions], np.int64), sizes)
+    if count:
+        for token in (int(tokens.min()), int(tokens.max())):
+            require(0 <= token < vocab_size, f"transitions hold token {token}, must be in [0, {vocab_size})")
+    final_numbers = np.array(sorted(number[state] for state in final), np.int64)
+    states = len(number)
+    if end is not None:
+        twice = np.isin(sources[tokens == end], final_numbers)
+        require(not twice.any(), f"end is {end}, which has a transition in an accepting state already")
+        ended = [states] * len(final_numbers)
+        sources = np.concatenate([sources, final_numbers, [states]])
+        tokens = np.concatenate([tokens, [end] * len(final_numbers), [fill]]).astype(np.int64)
+        targets = np.concatenate([targets, ended, [states]]).astype(np.int64)
+        final_numbers, states = np.append(final_numbers, states), states + 1
+    is_final = torch.zeros(states, dtype=torch.bool)
+    is_final[torch.from_numpy(final_numbers)] = True
+    return sources, tokens, targets, is_final
+
+
+def log_sums(terms: Float[Tensor, "B n"], places: Int64[Tensor, "B n"], size: int) -> Float[Tensor, "B m"]:
     """Return the logs of the sums of exp(terms) with the same place, (B, size); -inf for a place without terms."""
     largest = terms.new_full((len(terms), size), -torch.inf).scatter_reduce_(1, places, terms, "amax")
     finite = torch.where(largest.isfinite(), largest, 0.0)

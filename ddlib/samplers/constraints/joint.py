@@ -34,12 +34,16 @@ class JointDraw:
     a completion. In other steps it is an approximation that has the same support. The exact condition takes exponential
     time there, as several paths lead through the masks.
 
+    A position that descends to a cluster has the sum of :math:`p(x_i | x_{<i})` over the tokens of each cluster. The
+    positions behind it take a cluster for all its tokens, as they take a mask.
+
     Temperature and truncation act on the conditional distributions :math:`p(x_i | x_{<i})`.
 
     Args:
         automaton: the constraint, on the device of the tokens.
-        texts: (B, L) states, numbers of at least V at positions that are not drawn.
+        texts: (B, L) states, numbers of at least V at positions that are not tokens.
         drawn: (B, L) bool, the positions that are drawn.
+        levels: (B, L) the levels of their new states, 0 for tokens.
         log_probs: map from positions, as rows and columns (n,) each, to log-probabilities (n, V) without temperature.
         sharpen: temperature and truncation.
         u: (B, L) uniforms in [0, 1).
@@ -50,11 +54,12 @@ class JointDraw:
         automaton: Automaton,
         texts: Int64[Tensor, "B L"],
         drawn: Bool[Tensor, "B L"],
+        levels: Int64[Tensor, "B L"],
         log_probs: Callable[[Int64[Tensor, "n"], Int64[Tensor, "n"]], Float[Tensor, "n V"]],
         sharpen: Sharpen,
         u: Float64[Tensor, "B L"],
     ) -> None:
-        self.automaton, self.texts, self.drawn, self.u = automaton, texts, drawn, u
+        self.automaton, self.texts, self.drawn, self.levels, self.u = automaton, texts, drawn, levels, u
         self.log_probs, self.sharpen = log_probs, sharpen
 
     def tokens(self) -> Tokens:
@@ -90,8 +95,9 @@ class JointDraw:
                     f"the network thinks all tokens impossible with which the constraint can be met at position "
                     f"{column}, must leave one",
                 )
-                token = draw_logits(self.sharpen(scores), self.u[rows[here], place])
-                result[rows[here], place], classes[here, column] = token, automaton.token_class[token]
+                scores = automaton.at_levels(scores, self.levels[rows[here], place])
+                state = draw_logits(self.sharpen(scores), self.u[rows[here], place])
+                result[rows[here], place], classes[here, column] = state, automaton.classes(state)
             if column >= automaton.skip:
                 states = automaton.follow(states, classes[:, column])
 
@@ -102,7 +108,7 @@ class JointDraw:
         column = torch.arange(length, device=drawn.device)
         first = torch.where(drawn & (column >= automaton.skip), column, length).amin(1)
         columns, lowest = drawn.any(0).tolist(), int(first.min())
-        given = ((classes >= 0) | drawn).any(0).nonzero()[:, 0]
+        given = ((classes != -1) | drawn).any(0).nonzero()[:, 0]
         stop = int(given[-1]) + 1  # all positions behind are masks
         values, found = automaton.ending(length - stop).expand(len(rows), -1), dict[int, Tensor]()
         for i in range(stop - 1, lowest - 1, -1):

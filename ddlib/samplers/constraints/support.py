@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from jaxtyping import Bool
+import torch
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess, LevelProcess
@@ -19,16 +20,16 @@ def check_constraint(
     """Raise unless tokens of the process can be drawn under a constraint by the sampler.
 
     Raises:
-        TypeError: not an ``Automaton``; a process other than masked diffusion, with masks alone at t = 1; a sampler
-            that draws tokens in another way; endings that may break the constraint.
+        TypeError: not an ``Automaton``; a process in which a state is not a set of tokens, or with others than masks at
+            t = 1; a sampler that draws tokens in another way; endings that may break the constraint.
         ValueError: another number of tokens than the process has.
     """
     if not isinstance(constraint, Automaton):
         raise TypeError(f"constraint is {constraint!r}, must be a ddlib.samplers.Automaton object or None")
-    if not isinstance(process, LevelProcess) or len(process.levels) != 2 or not process.exact_ends:
+    if not isinstance(process, LevelProcess) or not process.exact_ends or not _is_tree(process):
         raise TypeError(
-            f"constraint is {constraint!r}, which needs masks and no clusters, and nothing but masks at t = 1, as "
-            f"Masked(V, Linear()): {process!r} cannot serve it"
+            f"constraint is {constraint!r}, which needs masks, clusters that keep their tokens (xi = 1), and nothing "
+            f"but masks at t = 1, as Masked(V, Linear()): {process!r} cannot serve it"
         )
     require(
         constraint.vocab_size == process.vocab_size,
@@ -41,6 +42,21 @@ def check_constraint(
         )
     for ending in endings:
         ending.check_constraint(constraint)
+
+
+def ancestors_of(process: ForwardProcess) -> Int64[Tensor, "V n"]:
+    """Return the state of each token in each level between the tokens and the mask, of a process that is supported."""
+    assert isinstance(process, LevelProcess)
+    member, found = torch.arange(process.vocab_size, device=process.device), []
+    for edge, offset in zip(process.hierarchy.maps[:-1], process.hierarchy.offsets[1:], strict=False):
+        member = edge.parents[member]
+        found.append(member + offset)
+    return torch.stack(found, 1) if found else member[:, None][:, :0]
+
+
+def _is_tree(process: LevelProcess) -> bool:
+    """Return whether each token has one ancestor in every level below the mask."""
+    return all(edge.plain for edge in process.hierarchy.maps[:-1])
 
 
 def check_satisfiable(constraint: Automaton, states: Tokens, endings: Sequence[Ending] = ()) -> None:

@@ -1,6 +1,7 @@
 """Abstract interface of rules for the lengths of sequences, and the canvas on which they act."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -8,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from ddlib.arguments import Part
 from ddlib.parameterization.logits import posterior_logits
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.base import Sampler, SamplingContext, State
@@ -115,7 +117,7 @@ class Canvas:
         return Outlook(best, end, is_end)
 
 
-class Length(ABC):
+class Length(Part):
     """Base class of rules that lengthen or shorten sequences while they are drawn, for processes with a mask.
 
     ``sample`` takes one as ``length``; L of its ``shape`` is then the largest length. A row begins with the prompt and
@@ -145,6 +147,11 @@ class Length(ABC):
         self.token, self.start = check_count("token", token, 0), check_count("start", start)
         self.block = None if block is None else check_count("block", block)
         self.fill = self.token if fill is None else check_count("fill", fill, 0)
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        """Return the instances on which a registered class is verified, for rows of up to 12 of 4 tokens."""
+        return [cls(1, 4), cls(1, 4, block=3)]
 
     def check(self, process: ForwardProcess, sampler: Sampler) -> None:
         """Raise before sampling if the process or the sampler is not supported."""

@@ -1,5 +1,8 @@
 """DAEDAL: a first length by the confidence in the end token, then masks where the network is least certain."""
 
+from collections.abc import Sequence
+from typing import Self
+
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
@@ -45,6 +48,10 @@ class Daedal(Length):
         self.enough = check_number("enough", enough, 0, 1, "in [0, 1]")
         self.expand_below = check_number("expand_below", expand_below, 0, 1, "in [0, 1]")
         self.step, self.positions = check_count("step", step), check_count("positions", positions)
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(1, 2, low=0.5, enough=0.3, step=2, positions=4, block=block) for block in (None, 3)]
 
     def begin(self, canvas: Canvas) -> Canvas:
         while True:

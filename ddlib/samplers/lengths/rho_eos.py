@@ -1,6 +1,7 @@
 """rho-EOS: the end of a sequence moves by the density of predicted end tokens."""
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, Self
 
 import torch
 from jaxtyping import Bool, Float64, Int64
@@ -68,6 +69,10 @@ class RhoEOS(Length):
         )
         self.changes, self.least = check_count("changes", changes, 0), check_count("least", least)
         require(self.least <= self.start, f"least is {least} and start is {start}, must be at most start")
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(1, 5, step=1, positions=4), cls(1, 5, step=2, density="masks", block=3)]
 
     def observe(self, canvas: Canvas) -> Float64[Tensor, "B"]:
         outlook, masked = canvas.outlook(self.token), canvas.masked

@@ -203,7 +203,7 @@ def _draw_by_blocks(run: SamplingCall, size: int) -> Tokens:
         is_fixed = ~free[:, later]
         behind = torch.where(is_fixed, fixed[:, later], prior[:, later])
         times = (~is_fixed).to(torch.float64)
-        after = torch.where(is_fixed, fixed[:, later], run.process.vocab_size)
+        after = torch.where(is_fixed, fixed[:, later], run.process.num_states - 1)
 
         def on_step(
             k: int, t: Tensor, z: Tensor, *, around: tuple[Tensor, Tensor, Tensor] = (fixed[:, :start], behind, times),

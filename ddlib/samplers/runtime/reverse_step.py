@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ddlib.processes import LevelProcess, unchanged
 from ddlib.samplers.base import SamplingContext, level_process
-from ddlib.samplers.constraints.joint import JointDraw
+from ddlib.samplers.runtime.constrained import constrained_states
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.runtime.output_layer import distinct_pairs
 from ddlib.typing import Times, Tokens
@@ -118,7 +118,12 @@ def apply_predictions(
         single: whether each position descends one edge, and so draws once.
     """
     if run.constraint is not None:
-        return _apply_constrained(run, predictions, z, force, chance)
+        parts = list(predictions)
+        result = constrained_states(run, parts, z, target, force)
+        if chance is not None:
+            for part in parts:
+                chance[part.b, part.i] = transition_log_prob(run, part, result[part.b, part.i], force).exp()
+        return result
     single = single or run.sharpen is not unchanged
     some_by_tree = bool((by_tree := run.network.can_descend_tree(force, single)).any())
     extra_draws = max(run.network.tree_levels) - 1 if some_by_tree and not single else 0
@@ -135,30 +140,6 @@ def apply_predictions(
                     result[some.b, some.i] = draw_states(run, some, s, to[chosen], force, draws)
         if chance is not None:
             chance[part.b, part.i] = transition_log_prob(run, part, result[part.b, part.i], force).exp()
-    return result
-
-
-def _apply_constrained(
-    run: SamplingContext, predictions: Iterable[Predictions], z: Tokens, force: bool, chance: Tensor | None
-) -> Tokens:
-    """Draw the tokens at the positions of the predictions by ``JointDraw``; the process has one edge."""
-    u, parts = rand(z.shape, run.generator, z.device), list(predictions)
-    if not parts:
-        return z.clone()
-    assert run.constraint is not None
-    part = Predictions(parts[0].network, *map(torch.cat, zip(*(part[1:] for part in parts), strict=True)))
-    texts, here = run.network.sight.text(z), slice(run.network.sight.first, run.network.sight.first + z.shape[1])
-    number, uniforms = torch.full_like(texts, -1), torch.zeros_like(texts, dtype=torch.float64)
-    number[part.b, here.start + part.i], uniforms[:, here] = torch.arange(len(part.b), device=z.device), u
-
-    def log_probs(rows: Int64[Tensor, "n"], columns: Int64[Tensor, "n"]) -> Float[Tensor, "n V"]:
-        some = part.take(number[rows, columns])
-        tokens = some.words(torch.zeros_like(some.z), force)[:, 0]
-        return level_process(run).descendant_logits(tokens, some.z, 1, 0, force)
-
-    result = JointDraw(run.constraint, texts, number >= 0, log_probs, run.sharpen, uniforms).tokens()[:, here]
-    if chance is not None:
-        chance[part.b, part.i] = transition_log_prob(run, part, result[part.b, part.i], force).exp()
     return result
 
 

@@ -1,6 +1,7 @@
 """A ddlib plug-in: a class of most kinds, a backbone, a source of data, and a preset for a recipe."""
 
 from ddlib_ragged.hierarchy import Bands
+from ddlib_ragged.length import Margin
 from ddlib_ragged.network import Neighbours
 from ddlib_ragged.process import Ragged
 from ddlib_ragged.sampler import Restart
@@ -8,4 +9,4 @@ from ddlib_ragged.schedule import LogOdds
 from ddlib_ragged.source import Walks
 from ddlib_ragged.text import punctuated
 
-__all__ = ["Bands", "LogOdds", "Neighbours", "Ragged", "Restart", "Walks", "punctuated"]
+__all__ = ["Bands", "LogOdds", "Margin", "Neighbours", "Ragged", "Restart", "Walks", "punctuated"]

@@ -1,7 +1,7 @@
 """Tests of a plug-in's author: each object through the contract kit of its kind."""
 
 import pytest
-from ddlib_ragged import Bands, LogOdds, Ragged, Restart
+from ddlib_ragged import Bands, LogOdds, Margin, Ragged, Restart
 
 import ddlib as dd
 from ddlib.testing import check
@@ -36,3 +36,9 @@ def test_the_process_keeps_its_contract(process):
 @pytest.mark.parametrize("overshoot", [2.5])
 def test_the_sampler_keeps_its_contract(overshoot):
     check(Restart(overshoot))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("margin", [2])
+def test_the_rule_for_lengths_keeps_its_contract(margin):
+    check(Margin(1, start=4, margin=margin, fill=0))
