@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.constraints.classes import log_sums, numbered, token_classes
+from ddlib.samplers.constraints.classes import class_groups, log_sums, numbered, token_classes
 from ddlib.typing import Tokens
 from ddlib.utils.validation import check_count, require
 
@@ -77,19 +77,13 @@ class Automaton:
         fill: int | None = None,
     ) -> None:
         self.vocab_size = check_count("vocab_size", vocab_size)
-        final = dict.fromkeys(accepting)
-        require(bool(final), "accepting is empty, must hold a state: no sequence satisfies the constraint")
         require(end is not None or fill is None, f"fill is {fill} and end is None: nothing is filled without an end")
-        for name, token in (("end", end), ("fill", fill)):
-            if token is not None:
-                require(check_count(name, token, 0) < vocab_size, f"{name} is {token}, must be in [0, {vocab_size})")
         self.end, self.fill = end, end if fill is None else fill
+        final = dict.fromkeys(accepting)
         sources, tokens, targets, self.accepting = numbered(transitions, start, final, vocab_size, end, self.fill)
-        self.token_class, number_of_classes, (before, classes, after) = token_classes(
-            sources, tokens, targets, vocab_size
-        )
+        self.token_class, count, (before, classes, after) = token_classes(sources, tokens, targets, vocab_size)
         self.ancestors = torch.zeros(vocab_size, 0, dtype=torch.int64)
-        self._set(before, classes, after, torch.ones(number_of_classes, dtype=torch.bool))
+        self._set(before, classes, after, torch.ones(count, dtype=torch.bool))
 
     def _set(self, sources: Tensor, classes: Tensor, targets: Tensor, is_open: Bool[Tensor, "n"]) -> None:
         """Set the transitions between states and classes."""
@@ -100,21 +94,15 @@ class Automaton:
         distinct = (sources * states + targets)[some].unique()
         self.pairs = distinct // states, distinct % states
         self._ends_in = [self.accepting]
-        number = int(self.ancestors.max()) - self.vocab_size + 2 if self.ancestors.numel() else 1
-        self.groups = torch.zeros(number, self.num_classes, dtype=torch.bool, device=sources.device)
-        for above in (torch.full_like(self.token_class, self.vocab_size - 1), *self.ancestors.unbind(1)):
-            self.groups[above - self.vocab_size + 1, self.token_class] = True
-        self.groups[:, :-1] &= is_open
-        self.groups[:, -1] = False
+        self.groups = class_groups(self.token_class, self.ancestors, is_open)
 
     def to(self, device: torch.device) -> Self:
         """Return the automaton with its tensors on a device."""
         moved = copy.copy(self)
         for name in ("token_class", "accepting", "is_open", "_keys", "ancestors", "groups"):
             setattr(moved, name, getattr(self, name).to(device))
-        (sources, classes, targets), (before, after) = self.edges, self.pairs
-        moved.edges = sources.to(device), classes.to(device), targets.to(device)
-        moved.pairs = before.to(device), after.to(device)
+        for name in ("edges", "pairs"):
+            setattr(moved, name, tuple(part.to(device) for part in getattr(self, name)))
         moved._ends_in = [moved.accepting]
         return moved
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ddlib.utils.validation import require
+from ddlib.utils.validation import check_count, require
 
 
 def numbered(
@@ -24,8 +24,13 @@ def numbered(
     The arguments are those of ``Automaton``.
 
     Raises:
-        ValueError: tokens outside [0, V); a transition by ``end`` in an accepting state.
+        TypeError, ValueError: no accepting states; tokens outside [0, V); a transition by ``end`` in an accepting
+            state.
     """
+    require(bool(final), "accepting is empty, must hold a state: no sequence satisfies the constraint")
+    for name, given in (("end", end), ("fill", fill)):
+        if given is not None:
+            require(check_count(name, given, 0) < vocab_size, f"{name} is {given}, must be in [0, {vocab_size})")
     number: dict[Hashable, int] = {start: 0}
     for state in chain(transitions, *(row.values() for row in transitions.values()), final):
         number.setdefault(state, len(number))
@@ -59,6 +64,26 @@ def log_sums(terms: Float[Tensor, "B n"], places: Int64[Tensor, "B n"], size: in
     finite = torch.where(largest.isfinite(), largest, 0.0)
     sums = torch.zeros_like(largest).scatter_add_(1, places, (terms - finite.gather(1, places)).exp())
     return sums.log() + finite
+
+
+def class_groups(
+    token_class: Int64[Tensor, "V"], ancestors: Int64[Tensor, "V n"], is_open: Bool[Tensor, "m"]
+) -> Bool[Tensor, "K C"]:
+    """Return the classes of the tokens that may be drawn: of all tokens, then of those below each ancestor.
+
+    Args:
+        token_class: the class of each token.
+        ancestors: the state of each token in each level between the tokens and the mask, from V on.
+        is_open: True at classes whose tokens may be drawn; the class behind them has no transitions.
+    """
+    last = len(token_class) - 1
+    number = int(ancestors.max()) - last + 1 if ancestors.numel() else 1
+    groups = torch.zeros(number, len(is_open) + 1, dtype=torch.bool, device=token_class.device)
+    for above in (torch.full_like(token_class, last), *ancestors.unbind(1)):
+        groups[above - last, token_class] = True
+    groups[:, :-1] &= is_open
+    groups[:, -1] = False
+    return groups
 
 
 def token_classes(
