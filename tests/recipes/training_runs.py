@@ -4,11 +4,13 @@ import functools
 import json
 import multiprocessing
 import os
+import shutil
 import socket
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -19,9 +21,16 @@ from recipes.logging import TIMING, read_metrics
 
 @functools.cache
 def text(folder: Path) -> Path:
-    """Prepared text of a few words, made once."""
-    prepare(speeches(words=300, held_out=60), folder)
+    """A folder of prepared text of a few words: a copy, since its preparation takes as long as fifty steps."""
+    shutil.copytree(_made().name, folder)
     return folder
+
+
+@functools.cache
+def _made() -> TemporaryDirectory:
+    made = TemporaryDirectory()
+    prepare(speeches(words=300, held_out=60), Path(made.name))
+    return made
 
 
 def recipe(data: Path, folder: Path, **changes) -> Recipe:
