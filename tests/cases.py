@@ -14,7 +14,7 @@ SEEN = set()
 
 
 def once(strict):
-    """``strict(function)``, where a call like an earlier one of ``SEEN`` is not checked again: half the time of many."""
+    """``strict(function)``, where a call like an earlier one of ``SEEN`` is not checked again."""
 
     def checked_once(function):
         checked = strict(function)

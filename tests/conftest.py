@@ -25,9 +25,9 @@ settings.load_profile("part")
 torch.set_num_threads(1)
 
 
-EVERY, MANY = 3, 16
-"""Of a slow test with more than ``MANY`` cases `make test-slow` runs every third, `make test-all` all."""
-EACH_ITS_OWN = ("test_docs.py", "test_contracts.py", "test_faults.py")
+EVERY, MANY = 4, 12
+"""Of a slow test with more than ``MANY`` cases `make test-slow` runs every fourth, `make test-all` all."""
+EACH_ITS_OWN = ("test_docs.py", "test_contracts.py", "test_faults.py", "test_recipes.py")
 """Files whose cases are not the same statement about similar objects, or a selection already."""
 
 

@@ -20,16 +20,21 @@ from recipes.logging import TIMING, read_metrics
 
 
 @functools.cache
-def text(folder: Path) -> Path:
+def text(folder: Path, words: int = 300, held_out: int = 60) -> Path:
     """A folder of prepared text of a few words: a copy, since its preparation takes as long as fifty steps."""
-    shutil.copytree(_made().name, folder)
+    shutil.copytree(_made(words, held_out).name, folder)
     return folder
 
 
+def smoke_text(folder: Path) -> None:
+    """The text of ``--smoke`` where a command in this folder looks for it."""
+    text(folder / "runs" / "smoke" / "data", 1024, 1000)
+
+
 @functools.cache
-def _made() -> TemporaryDirectory:
+def _made(words: int, held_out: int) -> TemporaryDirectory:
     made = TemporaryDirectory()
-    prepare(speeches(words=300, held_out=60), Path(made.name))
+    prepare(speeches(words=words, held_out=held_out), Path(made.name))
     return made
 
 
