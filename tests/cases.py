@@ -28,7 +28,7 @@ def once(strict):
                 elif isinstance(value, list | tuple | dict):  # may hold other items at the next call
                     return checked(*args, **kwargs)
                 else:
-                    key.append(value if isinstance(value, bool | int | float | str | None) else id(value))
+                    key += type(value), value if isinstance(value, bool | int | float | str | None) else id(value)
             key = tuple(key)
             if key in SEEN:
                 return function(*args, **kwargs)
