@@ -1,10 +1,44 @@
 """Settings of how much the tests run: parametrised cases, examples of properties, checks of shapes."""
 
 from contextlib import contextmanager
+from functools import wraps
+from itertools import chain
 
 import pytest
 from hypothesis import settings
 from jaxtyping import config
+from torch import Tensor
+
+SEEN = set()
+"""Calls of the current test that passed their checks: function, shapes and dtypes of tensors, all other arguments."""
+
+
+def once(strict):
+    """``strict(function)``, where a call like an earlier one of ``SEEN`` is not checked again."""
+
+    def checked_once(function):
+        checked = strict(function)
+
+        @wraps(function)
+        def call(*args, **kwargs):
+            key = [function, *kwargs]
+            for value in chain(args, kwargs.values()):
+                if isinstance(value, Tensor):
+                    key += value.shape, value.dtype
+                elif isinstance(value, list | tuple | dict):  # may hold other items at the next call
+                    return checked(*args, **kwargs)
+                else:
+                    key += type(value), value if isinstance(value, bool | int | float | str | None) else id(value)
+            key = tuple(key)
+            if key in SEEN:
+                return function(*args, **kwargs)
+            result = checked(*args, **kwargs)
+            SEEN.add(key)
+            return result
+
+        return call
+
+    return checked_once
 
 
 @contextmanager

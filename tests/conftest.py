@@ -9,8 +9,10 @@ os.environ.setdefault("DDLIB_SHAPECHECK", "1")
 
 import pytest
 import torch
-from cases import unchecked
+from cases import SEEN, once, unchecked
 from hypothesis import HealthCheck, settings
+
+from ddlib.utils import shapecheck
 
 settings.register_profile("full", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 # `make test` and `make test-slow` test a property on an eighth of its examples, `make test-all` on all; a test with its
@@ -23,10 +25,10 @@ settings.load_profile("part")
 torch.set_num_threads(1)
 
 
-EVERY, MANY = 3, 16
-"""Of a slow test with more than ``MANY`` cases `make test-slow` runs every third, `make test-all` all."""
+EVERY, MANY = 4, 12
+"""Of a slow test with more than ``MANY`` cases `make test-slow` runs every fourth, `make test-all` all."""
 WHOLE_PAGES = ("test_docs.py", "test_notebooks.py")
-EACH_ITS_OWN = ("test_docs.py", "test_contracts.py", "test_faults.py")
+EACH_ITS_OWN = ("test_docs.py", "test_contracts.py", "test_faults.py", "test_recipes.py")
 """Files whose cases are not the same statement about similar objects, or a selection already."""
 
 
@@ -45,6 +47,11 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item not in left_out]
 
 
+def pytest_configure(config):
+    if not full(config):
+        shapecheck._strict = once(shapecheck._strict)
+
+
 def pytest_collection_finish(session):
     gc.freeze()  # what is imported by now stays, no collection needs to look at it again
 
@@ -57,6 +64,12 @@ def pytest_unconfigure(config):
 def warned_of_anew(monkeypatch):
     """Warnings that are issued once per process are issued in every test that gives reason for one."""
     monkeypatch.setattr("ddlib.utils.validation._warned", set())
+
+
+@pytest.fixture(autouse=True)
+def checked_anew():
+    """Calls are checked again in every test, so that no result depends on the order of tests."""
+    SEEN.clear()
 
 
 def full(config):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import slow_but
 
 from benchmarks import (
     attention,
@@ -106,7 +107,7 @@ def test_sampling_counts_the_network(name):
     assert measured["ratios"]["papers time"] == times["papers"] / (times["blocks"] + times["outside"])
 
 
-@pytest.mark.parametrize("children", [False, True])
+@pytest.mark.parametrize("children", slow_but([False, True], True))
 def test_the_cost_of_a_sampler_outside_the_network(children):
     measured = sampler_costs.of("confidence", children, sampler_costs.TINY_COSTS)
     times = measured["seconds"]

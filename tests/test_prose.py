@@ -38,9 +38,17 @@ TITLE = re.compile(
 """Idioms in titles of tests."""
 
 
+def definitions(path: Path) -> Iterator[ast.AST]:
+    """Yield the module of a file and all statements in it; expressions, most of the nodes, define nothing."""
+    nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while nodes:
+        yield (node := nodes.pop())
+        nodes += [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.stmt | ast.ExceptHandler | ast.match_case)]
+
+
 def docstrings(path: Path) -> Iterator[tuple[str, int, str]]:
     """Yield (kind of node, line, docstring without names in backticks and names of arguments) of a file."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in definitions(path):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
@@ -74,7 +82,7 @@ def test_titles_of_tests_use_the_terms_of_the_field():
     titles = [
         f"{file.relative_to(ROOT)}: {node.name}"
         for file in sorted((ROOT / "tests").rglob("test_*.py"))
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in definitions(file)
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
     ]
     assert len(titles) > 2000

@@ -130,6 +130,7 @@ def test_a_sampler_names_the_class_of_processes_that_it_requires():
         OnlyUniform().check(GIDD(3, 0.2))
 
 
+@pytest.mark.slow
 def test_levels_that_disagree_with_level_of_are_refuted():
     class Forgetful(Plain):
         def level_of(self, z):

@@ -13,7 +13,7 @@ REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
 LONG = ("ragged", "restart", "corrected", "remask", "psi", "overshoot", "euler", "tau_leaping", "theta_trapezoidal",
         "particles", "entropy_bounded", "confidence", "hierarchical", "masked", "noisy", "per_word", "rate_matrix",
         "gidd", "uniform", "ancestral", "left_to_right", "first_hitting", "forward_backward", "edge_balance", "ramp",
-        "beta", "bell", "tabulated")  # fmt: skip
+        "beta", "bell", "tabulated", "in_order")  # fmt: skip
 # every sampler is verified on every process each night, for the table of docs/samplers.md
 NIGHTLY = [case for case in REGISTERED if case[1] == "ragged" or (case[0] == "samplers" and case[1] != "ancestral")]
 LATER = [pytest.param(*case, marks=pytest.mark.nightly if case in NIGHTLY else pytest.mark.slow) for case in REGISTERED]

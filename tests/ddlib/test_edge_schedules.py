@@ -7,7 +7,7 @@ import mpmath
 import pytest
 import sympy
 import torch
-from cases import examples
+from cases import examples, slow_but
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -212,7 +212,7 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", slow_but(FAMILIES, "paper, gamma 3", "logistic"))
 def test_formulas_give_the_process_of_these_occupancies(name):
     formulas, rates = FAMILIES[name]
     derived, process = Occupancies(formulas), Hierarchical.from_occupancies(TREE, formulas)

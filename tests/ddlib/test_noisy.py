@@ -336,6 +336,7 @@ def test_shares_may_be_tensors_and_the_largest_share_is_reported():
             make(0.9999999)
 
 
+@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("pace", [dd.paces.Blocks(1), dd.paces.RandomOrder(), dd.paces.Ramp(1.0)], ids=str)
 @pytest.mark.parametrize("process", Noisy.examples(), ids=range(4))
 def test_a_bound_in_steps_along_a_pace_is_their_sum(process, pace):

@@ -93,14 +93,14 @@ def drawn(process, number, texts, length):
     return dd.bound(process, lambda z, t: PROBS.log().expand(*z.shape, 8), x, key, density=density, levels="balanced")
 
 
+@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.statistical
 @pytest.mark.parametrize(
     ("name", "texts", "length"),
     [
-        ("masked", 64, 64),
         *(
             pytest.param(*others, marks=pytest.mark.slow)
-            for others in [("masked", 100, 256), ("two levels", 100, 64), ("masked", 64, 16)]
+            for others in [("masked", 64, 64), ("masked", 100, 256), ("two levels", 100, 64), ("masked", 64, 16)]
         ),
         pytest.param("GIDD", 64, 64, marks=pytest.mark.nightly),
     ],

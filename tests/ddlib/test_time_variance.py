@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from cases import unchecked
+from cases import slow_but, unchecked
 
 import ddlib as dd
 from benchmarks.deviations import covered, exact, gaussian, processes, repeated, walk
@@ -177,7 +177,7 @@ def coverage(process, own):
 
 @pytest.mark.statistical
 @pytest.mark.usefixtures("fast")
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("own", slow_but([True, False], False))
 def test_intervals_of_uniform_noise_hold_the_truth_or_state_why_not(own):
     """The issue's case: under uniform times 0.15 was stated where runs deviated by 0.28."""
     share, stated = coverage(dd.processes.Uniform(5, Linear()), own)

@@ -29,10 +29,13 @@ PRESETS = {
     "levels-xi-speed": dd.presets.hdlm_levels([WORDS, ABOVE], xi=[0.8, 0.6], speed=[1.0, 2.0, 0.7]),
 }
 pytestmark = pytest.mark.usefixtures("as_users_call")
+FULLY = [
+    pytest.param(name, marks=pytest.mark.slow if name in ("gidd", "levels-xi-speed") else pytest.mark.nightly)
+    for name in PRESETS
+]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", FULLY)
 def test_every_preset_is_verified_at_full_level(name):
     report = dd.verify(PRESETS[name], "full")
     assert report.ok, report
@@ -92,6 +95,7 @@ LARGE = [
 ]
 
 
+@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize(("process", "clusters"), slow_but(LARGE, LARGE[2]), ids=["mdlm", "hdlm", "gidd", "uniform"])
 def test_a_large_vocabulary_is_verified_on_a_small_copy_that_the_report_names(process, clusters):
     report = dd.verify(process)

@@ -56,11 +56,13 @@ def test_a_process_of_more_than_a_thousand_states_is_multiplied_by_vectors():
     assert {check.name for check in report.checks if check.ok is None} >= {"bound = entropy at size"}
 
 
+@pytest.mark.slow
 def test_a_process_without_a_reduction_is_verified_up_to_a_thousand_states_by_the_claims_of_any_size():
     report = dd.verify(RateMatrix(gaussian(170, 2.0), dd.schedules.Linear()))
     assert report.ok and report.note == "no reduction: 170 states checked as given", report
 
 
+@pytest.mark.slow
 def test_the_claim_of_digits_names_the_exponential_that_keeps_them():
     class Eigen(RateMatrix):
         def transition(self, s, t):

@@ -16,13 +16,13 @@ SHORT = [fault for fault in FAULTS if fault not in LONG]
 
 
 def how_often(i):
-    """Mark of a fault: every run tests one in sixty-four, each commit one in eight, each night all."""
-    return () if i % 64 == 20 else pytest.mark.slow if i % 8 == 0 else pytest.mark.nightly
+    """Mark of a fault: every run tests one in 128, each commit one in sixteen, each night all."""
+    return () if i % 128 == 84 else pytest.mark.slow if i % 16 == 0 else pytest.mark.nightly
 
 
 EVERY = [
     *(pytest.param(fault, marks=how_often(i)) for i, fault in enumerate(SHORT)),
-    *(pytest.param(fault, marks=pytest.mark.nightly if i % 8 else pytest.mark.slow) for i, fault in enumerate(LONG)),
+    *(pytest.param(fault, marks=pytest.mark.nightly if i % 16 else pytest.mark.slow) for i, fault in enumerate(LONG)),
 ]
 
 

@@ -43,8 +43,11 @@ def test_packed_sequences_attend_as_separate_ones(attend):
     torch.testing.assert_close(attend(*packed, attend.mask(OFFSETS)), torch.cat(separate, 1), atol=1e-6, rtol=1e-5)
 
 
+RULES = [ByBlocks(3), ByBlocks(3, noisy=8), ByBlocks(4, first=8)]
+
+
 @pytest.mark.parametrize("attend", HERE)
-@pytest.mark.parametrize("rule", [ByBlocks(3), ByBlocks(3, noisy=8), ByBlocks(4, first=8)], ids=str)
+@pytest.mark.parametrize("rule", slow_but(RULES, RULES[1]), ids=str)
 def test_a_rule_sets_which_positions_attend_to_which(attend, rule):
     """For the first queries, and for those of each sequence."""
     _, k, v = heads(2, 16)

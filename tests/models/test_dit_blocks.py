@@ -172,7 +172,7 @@ def test_side_by_side_compiles_to_one_graph():
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf", "ignore:`torch.jit.script_method`"
 )
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_training_step_compiles(whole):
     """Layer by layer, as recipes do, and the whole network at once."""
     x, z, t = text(8)

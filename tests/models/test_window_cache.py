@@ -2,10 +2,11 @@
 
 import copy
 import re
+from itertools import product
 
 import pytest
 import torch
-from cases import examples
+from cases import examples, slow_but
 from hf_checkpoints import CAUSAL, WORDS, write_causal
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -189,8 +190,9 @@ def test_a_causal_mask_has_no_window(folders):
         llama(folders, attention="causal").prefill_around(draw(WORDS), times(draw(WORDS)), 0, 2)
 
 
-@pytest.mark.parametrize("keep", ["prefix", "dual"])
-@pytest.mark.parametrize("name", ["dit", "llama"])
+@pytest.mark.parametrize(
+    ("name", "keep"), slow_but(product(["dit", "llama"], ["prefix", "dual"]), ("dit", "prefix"), ("llama", "dual"))
+)
 def test_refreshed_at_every_call_it_draws_the_same_tokens(folders, name, keep):
     model, words = (trained().double(), DIT_WORDS) if name == "dit" else (llama(folders, shift=1), WORDS)
     process = dd.presets.mdlm(words)

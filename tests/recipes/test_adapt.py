@@ -191,6 +191,7 @@ def test_a_validation_of_one_sequence_is_refused_before_the_first_step(llama):
     assert not Path("run/checkpoints").exists() and not Path("run/metrics.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_second_text_for_one_model_is_answered_by_the_flags_that_it_needs(llama):
     run("mdlm", "--steps", "1")
     Path("other.txt").write_text("\n".join(f"{number}. {SENTENCES[1]}" for number in range(60)))

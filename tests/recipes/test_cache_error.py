@@ -58,6 +58,7 @@ def test_one_command_writes_the_errors_of_each_block(published, capsys):
     assert "block 3: total variation" in printed and "times as fast as without" in printed
 
 
+@pytest.mark.slow
 def test_its_nats_are_those_of_the_likelihood(published, options):
     subject = subject_of(options, opened(published))
     exact, cached = subject.nats(False), subject.nats("dual")

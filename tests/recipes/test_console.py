@@ -115,6 +115,7 @@ def unread():
     return os.fdopen(write, "w")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["recipes.train", "--help-all"], ["ddlib"]], ids=str)
 def test_a_reader_that_has_exited_ends_a_command_without_a_message(words):
     with unread() as out:

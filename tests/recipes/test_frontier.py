@@ -85,6 +85,7 @@ def test_cells_of_the_same_settings_are_kept_and_others_measured_again(options, 
     assert len(drawn) == 2 and "6 cells of another seed, top_p are dropped" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_other_weights_are_measured_again(options, published, tmp_path, monkeypatch):
     changed = replace(options, run=str(shutil.copytree(published.run, tmp_path / "run")), samplers=("confidence",))
     run(changed)
@@ -119,6 +120,7 @@ def test_a_sampler_of_levels_is_refused_by_name_and_left_out_by_default(tmp_path
     assert [cell["sampler"] for cell in run(changed)["cells"]] == ["ancestral"]
 
 
+@pytest.mark.slow
 def test_blocks_share_the_calls(tmp_path):
     blocks = publish_tiny(tmp_path, pace="blocks:size=8")
     found = run(Options(run=str(blocks.run), scorer="none", samples=2, calls=(2, 3, 9), samplers=("confidence",)))

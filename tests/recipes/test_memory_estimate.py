@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
-from training_runs import context, recipe, text
+from training_runs import context, recipe, smoke_text, text
 
 from recipes import owt
 from recipes.config import Hardware
@@ -113,6 +113,7 @@ def test_two_processes_are_within_15_percent(tmp_path, shard):
 def test_the_table_of_a_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("recipes.engine.train", None)
+    smoke_text(tmp_path)
     owt.main(["mdlm", "--smoke", "--batch", "4", "--estimate", "2"])
     lines = capsys.readouterr().out.splitlines()
     heads = [" ".join(line.split()) for line in lines[-11:-9]]

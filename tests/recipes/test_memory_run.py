@@ -165,7 +165,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(KINDS, "order", "consistency"))
+@pytest.mark.parametrize("name", slow_but(KINDS, "consistency"))
 def test_memory_trains_with_other_losses(folder, name):
     train(given(folder, f"kind-{name}", **KINDS[name]))
     made = losses(folder / f"kind-{name}")
@@ -195,7 +195,7 @@ def test_labels_are_dropped_from_both_passes():
     assert 0 < (seen[0] == network.labels.weight[3]).all(1).sum() < 64
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", slow_but(["float32", "bfloat16"], "float32"))
 def test_samples_are_drawn_with_memory_on_request(whole, precision):
     saved = open_saved(whole.output.folder, precision=precision)
     torch.nn.init.normal_(saved.model.memory.weight)

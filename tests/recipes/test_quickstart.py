@@ -23,21 +23,25 @@ def smoke(ran):
     return ran[0]
 
 
+@pytest.mark.slow
 def test_numbers_are_printed_with_their_meaning(ran):
     shown = ran[1]
     assert re.search(r"bound on the validation text, over [\d,]+ texts x 2 draws \(lower is better\)", shown)
     assert re.search(r"step 12/12  loss [\d.]+ nats/token \(clipped at 2\)  ", shown)
 
 
+@pytest.mark.slow
 def test_texts_on_their_way_are_shown_as_everywhere(ran):
     assert "t = 1.000: _ _ _ _" in ran[1] and re.search("\u2039.+?\u203a", ran[1])
 
 
+@pytest.mark.slow
 def test_the_figure_is_a_png(smoke):
     assert smoke.figure.read_bytes().startswith(b"\x89PNG")
     assert smoke.figure.stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_numbers_are_finite_and_near_the_unigram_entropy(smoke):
     assert set(smoke.bounds) == {"masked", "hierarchical"}
     for tally in [*smoke.bounds.values(), smoke.unigram]:
@@ -48,11 +52,13 @@ def test_the_numbers_are_finite_and_near_the_unigram_entropy(smoke):
         assert abs(tally.per_token.value - smoke.unigram.per_token.value) < 0.5
 
 
+@pytest.mark.slow
 def test_the_difference_is_that_of_the_bounds(smoke):
     gap = smoke.bounds["masked"].per_token.value - smoke.bounds["hierarchical"].per_token.value
     assert smoke.difference.per_token.value == pytest.approx(gap, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_samples_are_text(smoke):
     assert all(sample.strip() for samples in smoke.samples.values() for sample in samples)
 

@@ -11,6 +11,7 @@ import torch
 import yaml
 from cases import slow_but
 from pydantic import TypeAdapter
+from training_runs import smoke_text
 
 from ddlib import registry
 from recipes import lm1b, mnist, owt
@@ -29,12 +30,19 @@ NAMES = ("mdlm", "gidd", "hdlm", "hdlm-levels", "noisy", "bd3lm-16")
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
     """A folder that all smoke runs share, so that the text is prepared once."""
-    return tmp_path_factory.mktemp("smoke")
+    folder = tmp_path_factory.mktemp("smoke")
+    smoke_text(folder)
+    return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("module", "name"), [*((module, name) for module in MODULES for name in NAMES), ("owt", "mdlm-paper")]
+    ("module", "name"),
+    [
+        *(("owt", name) for name in (*NAMES, "mdlm-paper")),
+        ("lm1b", "mdlm"),
+        *(pytest.param("lm1b", name, marks=pytest.mark.nightly) for name in NAMES[1:]),
+    ],
 )
 def test_smoke(here, monkeypatch, module, name):
     monkeypatch.chdir(here)
@@ -374,7 +382,7 @@ REFUSED = {
 }
 
 
-QUICK = ("xi", "edges", "weighting", "muon", "start")
+QUICK = ("xi", "edges", "muon")
 EARLY = [
     pytest.param(*case, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, case in REFUSED.items()
 ]

@@ -4,11 +4,13 @@ import functools
 import json
 import multiprocessing
 import os
+import shutil
 import socket
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -18,10 +20,22 @@ from recipes.logging import TIMING, read_metrics
 
 
 @functools.cache
-def text(folder: Path) -> Path:
-    """Prepared text of a few words, made once."""
-    prepare(speeches(words=300, held_out=60), folder)
+def text(folder: Path, words: int = 300, held_out: int = 60) -> Path:
+    """A folder of prepared text of a few words: a copy, since its preparation takes as long as fifty steps."""
+    shutil.copytree(_made(words, held_out).name, folder)
     return folder
+
+
+def smoke_text(folder: Path) -> None:
+    """The text of ``--smoke`` where a command in this folder looks for it."""
+    text(folder / "runs" / "smoke" / "data", 1024, 1000)
+
+
+@functools.cache
+def _made(words: int, held_out: int) -> TemporaryDirectory:
+    made = TemporaryDirectory()
+    prepare(speeches(words=words, held_out=held_out), Path(made.name))
+    return made
 
 
 def recipe(data: Path, folder: Path, **changes) -> Recipe:

@@ -5,6 +5,7 @@ PyTorch, which is the same on all processors. Floats are computed in float64 and
 the last bits of ``exp`` and ``log`` and in the order of their sums, and a change of the mathematics is larger.
 """
 
+import functools
 import hashlib
 import importlib
 
@@ -23,6 +24,7 @@ RING = torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0) - 1.5 * torch.ey
 PARENTS = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
 
 
+@functools.cache
 def processes():
     """One of each kind; the samplers' branches depend on levels, on masks and on xi < 1."""
     return {
@@ -87,12 +89,13 @@ def registered(kind):
             yield f"{name} {number}", example
 
 
-def samples():
-    """Draws of ``sample`` and of ``process.sample``; a refusal is recorded as one."""
+def samples(kinds=None):
+    """Draws of ``sample`` and of ``process.sample`` of all or some processes; a refusal is recorded as one."""
+    chosen = {kind: process for kind, process in processes().items() if kinds is None or kind in kinds}
     found = {}
     correctors = [(n, dd.samplers.Corrected(dd.samplers.Ancestral(), c)) for n, c in registered("correctors")]
     for name, sampler in [*registered("samplers"), *correctors]:
-        found[name] = {kind: served(process, sampler) for kind, process in processes().items()}
+        found[name] = {kind: served(process, sampler) for kind, process in chosen.items()}
     controls = {
         "blocks": {"pace": dd.paces.Blocks(2)},
         "left to right": {"pace": dd.paces.LeftToRight()},
@@ -105,11 +108,13 @@ def samples():
         for name in ("ancestral", "confidence", "remask"):
             sampler = dict(registered("samplers"))[f"{name} 0"]
             found[f"{name}, {control}"] = {
-                kind: served(processes()[kind], sampler, **options) for kind in ("masked", "tree", "xi", "uniform")
+                kind: served(chosen[kind], sampler, **options)
+                for kind in ("masked", "tree", "xi", "uniform")
+                if kind in chosen
             }
     for name in ("ancestral", "confidence", "first_hitting", "psi", "remask"):
-        for kind in ("masked", "tree", "xi", "noisy"):
-            process, sampler = processes()[kind], dict(registered("samplers"))[f"{name} 0"]
+        for kind in chosen.keys() & {"masked", "tree", "xi", "noisy"}:
+            process, sampler = chosen[kind], dict(registered("samplers"))[f"{name} 0"]
             options = {"denoiser": Table(process, process.num_states - 1), "parameterization": "children"}
             found.setdefault(f"{name}, child logits", {})[kind] = served(process, sampler, **options)
             options = {"denoiser": Table(process), "parameterization": "posterior"}
@@ -121,7 +126,7 @@ def samples():
                 place[repr(guided.process)] = served(
                     guided.process, sampler, denoiser=guided, parameterization=guided.parameterization
                 )
-    for kind, process in processes().items():
+    for kind, process in chosen.items():
         x, t = batch(process)
         for levels in ("independent", "balanced"):
             found.setdefault(f"process.sample, {levels}", {})[kind] = rows_of(process.sample(x, t, seeded(), levels))
