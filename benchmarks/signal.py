@@ -1,4 +1,4 @@
-"""Standard deviation of bound and gradient for every way to draw times and levels: the table of docs/signal.md.
+"""Noise of bound and gradient for every way to draw times and levels: the tables of docs/signal.md.
 
     python -m benchmarks.study prepare WORK
     python -m benchmarks.signal train WORK [--part 0 --of 2]
@@ -12,7 +12,6 @@ systematic levels and mirror pairs, which were removed after ddlib 0.1.0 because
 """
 
 import json
-import math
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -96,9 +95,9 @@ def gradient(saved: LoadedModel, loss: Recipe, batch: Batch, way: Way) -> Tensor
     return torch.cat([slope.flatten() for slope in slopes]).double()
 
 
-def per_thousand(deviation: float, texts: int) -> float:
-    """Scale a standard deviation to an estimate from a thousand tokens."""
-    return deviation * math.sqrt(texts * LENGTH / 1000)
+def rounded(values: Tensor) -> list[float]:
+    """Return the values to six digits."""
+    return [float(f"{value:.6g}") for value in values.tolist()]
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ class Signal(CorpusStudy):
                 yield name, millions, self.setting.recipe(work, title, MODELS[model], millions, SEARCH_SEED)
 
     def measured(self, saved: LoadedModel, given: Recipe) -> dict[str, Any]:
-        """Compute the standard deviations of every way."""
+        """Compute the bounds of every set of texts and the distances of every gradient, for every way."""
         data, found = open_prepared(given.data.folder), {}
         asked = dict(length=LENGTH, pad_id=data.pad_id, seed=FRESH, threads=0)
         sets = list(islice(examples(data.train, batch_size=self.texts, **asked), self.sets))
@@ -142,20 +141,13 @@ class Signal(CorpusStudy):
         for name, way in WAYS.items():
             nats = torch.stack([bounds(saved, batch, way) for batch in sets])
             tokens = torch.stack([batch.mask.sum() for batch in sets])
-            estimates = nats.sum(1) / tokens
-            total, squares = torch.zeros(()), 0.0
-            for batch in rows:
-                slope = gradient(saved, given, batch, way)
-                total, squares = total + slope, squares + float(slope @ slope)
-            mean = total / self.gradients
-            spread = (squares - self.gradients * float(mean @ mean)) / (self.gradients - 1)
+            slopes = torch.stack([gradient(saved, given, batch, way) for batch in rows])
+            mean = slopes.mean(0)
             found[name] = {
-                "bound": float(nats.sum() / tokens.sum()),
-                "deviation": per_thousand(float(estimates.std()), self.texts),
-                # error of the same draws if times are taken for independent
-                "blind": per_thousand(float((nats / LENGTH).var(1).mean().sqrt()) / math.sqrt(self.texts), self.texts),
+                "bounds": rounded(nats.sum(1) / tokens),
+                "variances_within": rounded((nats / LENGTH).var(1)),
                 "gradient": float(mean.norm()),
-                "gradient_deviation": per_thousand(math.sqrt(spread), self.rows),
+                "gradient_distances": rounded((slopes - mean).norm(dim=1)),
             }
             print(name, found[name], flush=True)
         return found
@@ -165,7 +157,7 @@ class Signal(CorpusStudy):
         shared([given for *_, given in self.runs(options.work)], options)
 
     def measure(self, options: Namespace) -> None:
-        """Write the standard deviations of this process's share, one file for each process and point."""
+        """Write the estimates of this process's share, one file for each process and point."""
         for name, millions, given in list(self.runs(options.work))[options.part :: options.of]:
             if not kept(options.work, name, millions).exists():
                 written(kept(options.work, name, millions), self.measured(open_saved(given.output.folder), given))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import ddlib as dd
-from benchmarks import blocks, loops, made, mending, results_page, signal, study
+from benchmarks import blocks, loops, made, mending, results_page, signal, signal_page, study
 from benchmarks.corpus_study import LENGTH, TINY
 from recipes.data import Batch
 
@@ -49,7 +49,11 @@ def sizes(result):
 def ways(result):
     for point in result["points"]:
         assert set(point["ways"]) == set(signal.WAYS)
-        assert all(value > 0 for way in point["ways"].values() for value in way.values())
+    texts = signal_page.points_of(result)[0]
+    for way in signal.WAYS:
+        low, middle, high = texts.bound(way).repeats.quantile(torch.tensor([0, 0.5, 1], dtype=torch.float64))
+        assert 0 <= low <= middle <= high and low < texts.bound(way).value < high
+        assert texts.gradient(way).value > 0 and texts.spread(way).over(texts.spread(way)) == "1.00 (1.00 to 1.00)"
 
 
 def judged(result):
