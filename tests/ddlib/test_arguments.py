@@ -105,6 +105,7 @@ def test_parts_are_made_again_to_the_bit(hierarchy, density, schedule):
     same("times", density)
 
 
+@pytest.mark.slow
 def test_large_parts_are_made_again_to_the_bit():
     for process in (
         Hierarchical(Tree(large(), xi=[0.9, 1.0], speed=[0.7, 1.3, 2.0]), Cosine()),

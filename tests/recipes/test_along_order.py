@@ -40,6 +40,7 @@ def test_rows_at_random_noise_are_a_share_evenly_spread(share):
     assert all(abs(int(part.sum()) - 10 * share) <= 1 for part in found.split(10))
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_the_same_numbers(folder, whole):
     again = given(folder, "again")
     shutil.copytree(whole.output.folder, again.output.folder)

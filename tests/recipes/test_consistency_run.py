@@ -40,6 +40,7 @@ def without_dropout(run, **changes):
     return replace(run, model=run.model | {"dropout": 0.0}, optimizer=replace(run.optimizer, eps=1e-6), **changes)
 
 
+@pytest.mark.slow
 def test_it_adds_to_the_loss_and_goes_on_from_a_checkpoint(folder, whole):
     shutil.copytree(whole, folder / "again")
     shutil.rmtree(folder / "again" / "checkpoints" / "step_00000008")

@@ -110,6 +110,7 @@ def test_two_processes_are_within_15_percent(tmp_path, shard):
     check(memory.layouts(run, 2)[2 if shard else 1], measured(tmp_path / "peaks.json", run, 2))
 
 
+@pytest.mark.slow
 def test_the_table_of_a_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("recipes.engine.train", None)

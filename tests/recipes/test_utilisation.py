@@ -28,6 +28,7 @@ def by_hand(run, rows=1, clean=False):
     return 6 * inside * tokens + attention + 6 * model.head.weight.numel() * length
 
 
+@pytest.mark.slow
 def test_operations_are_those_of_the_products(tmp_path):
     run = prepared(tmp_path)
     counted, wanted = utilisation.operations(run), by_hand(run)
