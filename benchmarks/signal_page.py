@@ -53,16 +53,16 @@ class Bootstrapped:
 
     def over(self, other: "Bootstrapped") -> str:
         """Format the ratio to another statistic of the same texts."""
-        return interval(self.value / other.value, self.repeats / other.repeats, 2)
+        return interval(self.value / other.value, self.repeats / other.repeats)
 
     def __str__(self) -> str:
-        return interval(self.value, self.repeats, 3)
+        return interval(self.value, self.repeats)
 
 
-def interval(value: float, repeats: Tensor, digits: int) -> str:
+def interval(value: float, repeats: Tensor) -> str:
     """Format a value and the middle 90 % of its bootstrap samples."""
     low, high = repeats.quantile(ENDS).tolist()
-    return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+    return f"{value:.2f} ({low:.2f} to {high:.2f})"
 
 
 class Point:
