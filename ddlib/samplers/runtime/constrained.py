@@ -1,4 +1,4 @@
-"""Reverse steps under a constraint: states of sequences with a completion, and the distributions given that."""
+"""Reverse steps under a constraint: states with a completion, and the distributions given the constraint."""
 
 from collections.abc import Iterator, Sequence
 
