@@ -26,8 +26,6 @@ from sybil.parsers.myst import CodeBlockParser, PythonCodeBlockParser, SkipParse
 
 HERE = Path(__file__).parent
 IMAGES = HERE / "images" / "tutorials"
-NOTEBOOKS = [HERE / f"{name}.md" for name in re.findall(r'"(tutorials/\w+)"', (HERE / "conf.py").read_text())]
-"""Pages that are offered as notebooks: the tests run these instead."""
 VARIES = "% varies"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -47,6 +45,11 @@ def python(example: Example) -> None:
     printed(example, out.getvalue())
 
 
+def notebooks() -> list[Path]:
+    """Pages that are offered as notebooks, as conf.py lists them: the tests run the notebooks instead."""
+    return [HERE / f"{name}.md" for name in re.findall(r'"(tutorials/\w+)"', (HERE / "conf.py").read_text())]
+
+
 def environment() -> dict[str, str]:
     """Environment of commands: this Python before all others, and this checkout."""
     paths = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(HERE.parent)}
@@ -54,7 +57,7 @@ def environment() -> dict[str, str]:
 
 
 def bash(example: Example) -> None:
-    """Runs a block that says so."""
+    """Runs a block that is marked by ``% runs``."""
     if not example.document.text[: example.region.start].rstrip().endswith("% runs"):
         return
     done = subprocess.run(["bash", "-ec", example.parsed], capture_output=True, text=True, env=environment())
@@ -72,7 +75,7 @@ def text(example: Example) -> None:
 
 
 def check(place: str, expected: str, out: str, varies: bool = False) -> None:
-    """Raises AssertionError unless ``out`` is what a page says; of one that varies the number of lines."""
+    """Raises AssertionError unless ``out`` is the printed block of a page, or has as many lines if it varies."""
     if varies:
         same = len(expected.strip().splitlines()) == len(out.strip().splitlines())
     else:

@@ -49,7 +49,7 @@ ALL = {tuple(words): page.name for page in reversed(PAGES) for words in commands
 LONG = ("extending.md", "times.md", "speeds.md", "jumps.md", "samplers.md", "backbone.md", "own_loop.md", "scale.md",
         "recipes.md")  # fmt: skip
 QUICK = [page for page in PAGES if page.parent.name != "tutorials" and page.name not in LONG]
-RUN_HERE = [page for page in PAGES if page not in pages.NOTEBOOKS]  # the others run in test_notebooks.py
+RUN_HERE = [page for page in PAGES if page not in pages.notebooks()]  # the others run in test_notebooks.py
 
 
 @pytest.mark.usefixtures("as_users_call")

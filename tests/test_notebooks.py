@@ -12,7 +12,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 sys.path.append(str(DOCS / "_ext"))
 import notebooks  # noqa: E402
 
-each_page = pytest.mark.parametrize("page", pages.NOTEBOOKS, ids=lambda page: page.stem)
+each_page = pytest.mark.parametrize("page", pages.notebooks(), ids=lambda page: page.stem)
 
 
 def blocks(page):

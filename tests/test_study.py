@@ -49,6 +49,8 @@ def sizes(result):
 def ways(result):
     for point in result["points"]:
         assert set(point["ways"]) == set(signal.WAYS)
+        values = (torch.tensor(value) for way in point["ways"].values() for value in way.values())
+        assert all(bool((value > 0).all()) for value in values)
     texts = signal_page.points_of(result)[0]
     for way in signal.WAYS:
         low, middle, high = texts.bound(way).repeats.quantile(torch.tensor([0, 0.5, 1], dtype=torch.float64))

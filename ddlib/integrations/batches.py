@@ -84,7 +84,7 @@ class DiffusionCollator:
         require(0 <= pad_token_id <= last, f"pad_token_id is {pad_token_id}, must be a token, in [0, {last}]")
 
     def for_step(self, size: int) -> Self:
-        """Return a copy for steps of so many sequences.
+        """Return a copy for steps of ``size`` sequences.
 
         Raises:
             ValueError: the collator was made for steps of another size.

@@ -161,8 +161,8 @@ class Capabilities:
         try:
             return call(kept)
         except (RuntimeError, ValueError, IndexError) as error:
-            some, told = not bool(kept.all()), "compact=False" in str(error)
-            if some and not told and succeeds(lambda: call(torch.ones_like(kept))):
+            some, is_named = not bool(kept.all()), "compact=False" in str(error)
+            if some and not is_named and succeeds(lambda: call(torch.ones_like(kept))):
                 raise ValueError(
                     f"the denoiser {self.name} fails on {int(kept.sum())} of {len(kept)} sequences and not on all of "
                     "them: those without a jump in a step are left out of the batch, so a condition per row, such as a "

@@ -12,7 +12,7 @@ from ddlib.processes.base import check_process
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler
 from ddlib.samplers.constraints import Automaton
-from ddlib.samplers.constraints.support import ancestors_of, check_constraint, check_satisfiable
+from ddlib.samplers.constraints.support import check_constraint, check_satisfiable, token_ancestors
 from ddlib.samplers.lengths import Length
 from ddlib.samplers.runtime.context import MemoryContext
 from ddlib.samplers.runtime.logit_processors import LogitProcessors, Scheduled, Truncation
@@ -168,7 +168,7 @@ def sample(
         if rule is not None and model.capabilities.has_step_distribution:
             raise TypeError(f"{name} is {rule!r}, and {denoiser!r} steers the distribution of z_s: steer on='words'")
     if constraint is not None:
-        constraint = constraint.to(target).without(forbidden).over(ancestors_of(process))
+        constraint = constraint.to(target).without(forbidden).over(token_ancestors(process))
         check_satisfiable(constraint, fixed.masked_fill(free, process.num_states - 1), endings)
     run = SamplingCall(
         process, model, truncation.at(1.0), _grid(steps, times).to(target), free,

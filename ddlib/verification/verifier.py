@@ -1,4 +1,4 @@
-"""``dd.verify``: numerical verification of processes, their parts, samplers and theirs, guidance and weightings."""
+"""``dd.verify``: numerical verification of processes, samplers, the parts of both, guidance and weightings."""
 
 import time
 from collections.abc import Iterator

@@ -17,7 +17,7 @@ from recipes.model_io import LoadedModel, make_sampler
 AUTO = "rho_eos"
 """Registered name of the rule ``auto``."""
 MOST = 1024
-"""Default for the largest length, where the model knows more."""
+"""Default for the largest length, where the model supports more."""
 
 
 class _End:

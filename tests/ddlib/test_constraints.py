@@ -39,7 +39,7 @@ from ddlib.samplers import (
 )
 from ddlib.samplers.constraints import joint
 from ddlib.samplers.constraints.joint import JointDraw
-from ddlib.samplers.constraints.support import ancestors_of
+from ddlib.samplers.constraints.support import token_ancestors
 from ddlib.samplers.runtime import constrained
 from ddlib.schedules import Linear
 
@@ -138,7 +138,7 @@ def test_allowed_tokens_are_those_of_all_completions(arguments, length, data):
 def paths(process):
     """The state of each token in each level, (V, levels)."""
     mask = torch.full((V, 1), process.num_states - 1)
-    return torch.cat([torch.arange(V)[:, None], ancestors_of(process), mask], 1)
+    return torch.cat([torch.arange(V)[:, None], token_ancestors(process), mask], 1)
 
 
 class Forced:

@@ -159,7 +159,7 @@ def tutorial(python: Path, wheel: Path, folder: Path, lowest: bool) -> str:
     install(python, wheel, "[plot]", lowest)
     uv("pip", "install", "--quiet", "--python", python, "--constraint", constraints(wheel.parent), "sybil")
     (folder / "docs" / "tutorials").mkdir(parents=True)
-    for name in ("pages.py", "conf.py", "tutorials/1_first_process.md"):
+    for name in ("pages.py", "tutorials/1_first_process.md"):
         shutil.copy(ROOT / "docs" / name, folder / "docs" / name)
     return call(
         python, "docs/pages.py", "docs/tutorials/1_first_process.md", folder=folder, OMP_NUM_THREADS="1"

@@ -118,8 +118,7 @@ class Automaton:
         A position in such a state has the tokens below it.
         """
         moved = copy.copy(self)
-        moved.ancestors = ancestors
-        moved._set(*self.edges, self.is_open)
+        moved.ancestors, moved.groups = ancestors, class_groups(self.token_class, ancestors, self.is_open)
         return moved
 
     def without(self, tokens: Iterable[int]) -> Self:

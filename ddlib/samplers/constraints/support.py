@@ -1,11 +1,13 @@
 """Checks of a constraint before sampling: processes, samplers and options that support it, lengths that satisfy it."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from ddlib.hierarchies.maps import Map
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.base import Sampler
 from ddlib.samplers.constraints.automaton import Automaton
@@ -44,14 +46,14 @@ def check_constraint(
         ending.check_constraint(constraint)
 
 
-def ancestors_of(process: ForwardProcess) -> Int64[Tensor, "V n"]:
+def token_ancestors(process: ForwardProcess) -> Int64[Tensor, "V n"]:
     """Return the state of each token in each level between the tokens and the mask, of a process that is supported."""
     assert isinstance(process, LevelProcess)
-    member, found = torch.arange(process.vocab_size, device=process.device), []
-    for edge, offset in zip(process.hierarchy.maps[:-1], process.hierarchy.offsets[1:], strict=False):
-        member = edge.parents[member]
-        found.append(member + offset)
-    return torch.stack(found, 1) if found else member[:, None][:, :0]
+    found = torch.zeros(process.vocab_size, 0, dtype=torch.int64, device=process.device)
+    for level in range(1, process.hierarchy.depth):
+        above = cast(Map, process.hierarchy.between(0, level)).parents + process.hierarchy.offsets[level]
+        found = torch.cat([found, above[:, None]], 1)
+    return found
 
 
 def _is_tree(process: LevelProcess) -> bool:
