@@ -148,11 +148,13 @@ class Orders(CorpusStudy):
     """Network calls of a sample."""
     samples: int = 32
     """Samples of each cell."""
+    read_along: tuple[tuple[str, int], ...] = READ
+    """Those of ``READ`` that are computed."""
 
     @classmethod
     def tiny(cls) -> Self:
         """Return two processes, one budget and few samples."""
-        return cls(TINY, ("masks", "HDLM-64"), {0.005: (0,)}, 1, 0.005, (2, 4), 2)
+        return cls(TINY, ("masks", "HDLM-64"), {0.005: (0,)}, 1, 0.005, (2, 4), 2, READ[2:3])
 
     def runs(self, work: Path) -> Iterator[tuple[str, float, int, Recipe]]:
         """Yield all runs, budget by budget, then the continued ones: name, millions of tokens, seed, recipe."""
@@ -186,7 +188,7 @@ class Orders(CorpusStudy):
             if path.exists() or not finished(given):
                 continue
             saved = open_saved(given.output.folder)
-            values = {column(*one): by_text(self.read(options.work, saved, *one)) for one in READ}
+            values = {column(*one): by_text(self.read(options.work, saved, *one)) for one in self.read_along}
             path.write_text(json.dumps(values), encoding="utf-8")
             print(path.stem, {name: sum(one["nats"]) / sum(one["tokens"]) for name, one in values.items()}, flush=True)
 

@@ -28,7 +28,7 @@ torch.set_num_threads(1)
 EVERY, MANY = 4, 12
 """Of a slow test with more than ``MANY`` cases `make test-slow` runs every fourth, `make test-all` all."""
 WHOLE_PAGES = ("test_docs.py", "test_notebooks.py")
-EACH_ITS_OWN = ("test_docs.py", "test_contracts.py", "test_faults.py", "test_recipes.py")
+EACH_ITS_OWN = ("test_docs.py", "test_contracts.py", "test_faults.py", "test_recipes.py", "test_study.py")
 """Files whose cases are not the same statement about similar objects, or a selection already."""
 
 

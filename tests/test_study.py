@@ -19,7 +19,6 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ROOT / "docs", ROOT / "benchmarks" / "results"
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if "\nSTUDY = " in path.read_text())
 STUDIES = {name: importlib.import_module(f"benchmarks.{name}").STUDY for name in NAMES}
-LONG = ("known_time", "orders")
 EDGES = study.EDGES_64
 
 
@@ -79,9 +78,8 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("smoke")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.nightly if name in LONG else pytest.mark.slow) for name in NAMES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("as_users_call")
 def test_a_study_goes_from_its_text_to_its_page_and_writes_nowhere_else(name, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
