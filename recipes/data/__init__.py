@@ -8,7 +8,7 @@ examples(open_prepared(folder).train, length=512, ...)    batches, from any posi
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from recipes.data.corpora import Corpus, SymbolCorpus, lm1b, local, openwebtext, speeches
+from recipes.data.corpora import Corpus, SymbolCorpus, lm1b, local, openwebtext, poetry, speeches
 from recipes.data.source import Source, load_documents
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ __all__ = [
     "open_prepared",
     "openwebtext",
     "pack",
+    "poetry",
     "prepare",
     "prepare_ids",
     "speeches",

