@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float, Int
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import svds
-from sklearn.cluster import KMeans
 from torch import Tensor
 
 from ddlib.hierarchies.clusters import Clusters
@@ -102,6 +101,8 @@ def cluster(embeddings: Float[Tensor, "V dim"], num_clusters: int, seed: int = 0
     Raises:
         ValueError: if there are fewer different vectors than clusters.
     """
+    from sklearn.cluster import KMeans  # takes more than a second to import
+
     distinct = len(torch.unique(embeddings, dim=0))
     if not 1 < num_clusters <= distinct:
         raise ValueError(f"num_clusters={num_clusters}: must lie between 2 and the {distinct} different embeddings")

@@ -21,11 +21,12 @@ from recipes.data.agreement import check_lengths
 from recipes.engine.along_order import AlongOrder
 from recipes.engine.checkpoint import Facts, State
 from recipes.engine.consistency import bridged, target
+from recipes.engine.distribution import accumulating, gathered_anew, spread
 from recipes.engine.model_protocols import Steps
 from recipes.engine.noisy import Noisy
 from recipes.engine.objective import Objective, level_sums, noised
 from recipes.engine.optimizer import Average, optimizers, rate, update
-from recipes.engine.parallel import World, accumulating, gathered_anew, spread
+from recipes.engine.parallel import World
 from recipes.engine.self_conditioning import recalling
 from recipes.engine.setup import (
     FromText,

@@ -7,7 +7,6 @@ Operations are those of matrix products and attention in the network, forwards o
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from recipes.config import Hardware, own_times
 from recipes.engine.run import Run
@@ -53,6 +52,8 @@ def operations(run: Run) -> int:
         options["label"] = x[:, 0]
     t = torch.full(x.shape if own_times(run.pace, length) else (1,), 0.5, device=device)
     run.objective.eval()  # dropout off
+    from torch.utils.flop_counter import FlopCounterMode  # imports triton, which takes half a second
+
     # fused kernels for a CPU have no count, and compiled ones no operations
     eager, counter = torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False)
     with sdpa_kernel(SDPBackend.MATH), eager, torch.no_grad(), counter:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import wasserstein_distance
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
@@ -146,6 +145,8 @@ def measure(smiles: Sequence[str], data: Sequence[str], train: Collection[str]) 
         ModuleNotFoundError: rdkit is not installed.
         ValueError: no samples, no valid molecules in the data.
     """
+    from scipy.stats import wasserstein_distance  # takes a second to import
+
     known, valid = _valid(data), [one for one in canonical(_some(smiles)) if one is not None]
     different = set(valid)
     nothing = {name: np.array([np.nan]) for name in PROPERTIES}

@@ -22,10 +22,25 @@ HEAVY = {
 }
 
 
-@pytest.mark.slow
-def test_import_ddlib_loads_no_heavy_package():
-    code = "import ddlib, json, sys; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+TRAINING = {"sklearn", "scipy.stats", "torch.distributed.checkpoint", "torch.distributed.fsdp", "recipes.engine.loop"}
+"""Modules with slow imports that only training, clusters and metrics of molecules need."""
+
+
+def loaded(module):
+    """Names of all modules that the import of a module loads."""
+    code = f"import {module}, json, sys; print(json.dumps(sorted(sys.modules)))"
     env = os.environ | {"DDLIB_SHAPECHECK": "0"}  # which the tests turn on, and which reads every file
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
-    loaded = set(json.loads(done.stdout))
-    assert {"torch", "ddlib"} <= loaded and not loaded & HEAVY
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.slow
+def test_import_ddlib_loads_no_heavy_package():
+    names = {name.partition(".")[0] for name in loaded("ddlib")}
+    assert {"torch", "ddlib"} <= names and not names & HEAVY
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["generate", "evaluate", "prepare"])
+def test_commands_that_do_not_train_load_nothing_for_training(command):
+    assert not loaded(f"recipes.{command}") & TRAINING

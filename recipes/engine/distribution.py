@@ -1,0 +1,66 @@
+"""Distribution of a model over the processes of a run: copies (DDP) or shards (FSDP2)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from ddlib.typing import implements
+from recipes.config import Hardware
+from recipes.engine.model_protocols import Blocks, able, blocks
+from recipes.engine.objective import Objective
+from recipes.engine.parallel import World
+
+
+def spread(objective: Objective, hardware: Hardware, world: World) -> nn.Module:
+    """Move the network to its device, recompute, compile and shard its blocks as configured; return what to call.
+
+    Blocks are treated one by one: they are alike, so one compilation serves all.
+
+    Raises:
+        ValueError: recomputation for a network without blocks.
+    """
+    model = objective.to(world.device).model
+    if hardware.recompute:
+        able(model, Blocks, "hardware.recompute=True", "blocks")
+    for block in blocks(model):
+        if hardware.recompute:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        if hardware.compile:
+            block.compile()
+    if hardware.shard and world.size > 1:
+        half = torch.bfloat16 if hardware.bf16 else None
+        # inputs keep their dtype: a time in bfloat16 would have two digits
+        policy = MixedPrecisionPolicy(half, torch.float32 if half else None, cast_forward_inputs=False)
+        mesh = init_device_mesh(world.device.type, (world.size,))
+        for part in (*(model.blocks if implements(model, Blocks) else ()), objective):
+            fully_shard(part, mesh=mesh, mp_policy=policy)
+        register_fsdp_forward_method(objective, "predict")
+        return objective
+    if world.size > 1:
+        ids = [world.device.index] if world.device.type == "cuda" else None
+        return DistributedDataParallel(objective, device_ids=ids, gradient_as_bucket_view=True)
+    return objective
+
+
+def gathered_anew(objective: Objective) -> None:
+    """Make sharded weights be gathered again: between two passes the outermost ones stay gathered."""
+    for module in objective.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+@contextmanager
+def accumulating(called: nn.Module, objective: Objective, last: bool) -> Iterator[None]:
+    """Restrict the exchange of gradients to the ``last`` of several backward passes."""
+    if isinstance(objective, FSDPModule):
+        objective.set_requires_gradient_sync(last)
+    apart = isinstance(called, DistributedDataParallel) and not last
+    with called.no_sync() if apart else nullcontext():
+        yield
