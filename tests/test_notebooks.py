@@ -54,7 +54,7 @@ def test_the_prose_needs_no_sphinx(page):
 @pytest.mark.slow
 @each_page
 def test_a_notebook_runs_and_prints_the_output_of_its_page(page, tmp_path, monkeypatch):
-    for name, value in {**pages.environment(), "DDLIB_SHAPECHECK": "0"}.items():
+    for name, value in pages.environment().items():
         monkeypatch.setenv(name, value)
     found = notebooks.notebook(page)
     nbclient.NotebookClient(found, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()

@@ -100,9 +100,12 @@ def drawn(process, number, texts, length):
     [
         *(
             pytest.param(*others, marks=pytest.mark.slow)
-            for others in [("masked", 64, 64), ("masked", 100, 256), ("two levels", 100, 64), ("masked", 64, 16)]
+            for others in [("two levels", 100, 64), ("masked", 64, 16)]
         ),
-        pytest.param("GIDD", 64, 64, marks=pytest.mark.nightly),
+        *(
+            pytest.param(*others, marks=pytest.mark.nightly)
+            for others in [("masked", 64, 64), ("masked", 100, 256), ("GIDD", 64, 64)]
+        ),
     ],
 )
 def test_intervals_of_keyed_balanced_draws_hold_the_truth(name, texts, length):

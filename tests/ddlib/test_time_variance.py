@@ -208,7 +208,7 @@ def test_intervals_have_their_coverage_or_a_caveat(name, number, own):
 @pytest.mark.statistical
 @pytest.mark.slow
 @pytest.mark.usefixtures("fast")
-@pytest.mark.parametrize("name", ["gaussian", "walk"])
+@pytest.mark.parametrize("name", [pytest.param("gaussian", marks=pytest.mark.nightly), "walk"])
 def test_runs_of_ordinal_noise_deviate_less_under_their_own_density(name):
     """The issue's case, 256 x 16 tokens: 0.26 under uniform times, 0.59 under the density of 0.1.0."""
     process, deviation = ordinal(16)[name], {}

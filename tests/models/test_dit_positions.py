@@ -165,7 +165,7 @@ def test_pictures_are_sampled_and_saved(tmp_path, options):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiled_anew")
-@pytest.mark.parametrize("options", KINDS)
+@pytest.mark.parametrize("options", [KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.nightly)])
 def test_they_compile_to_one_graph(options):
     model, (z, t) = trained(block_size=3, **options), picture()
     compiled = torch.compile(model, fullgraph=True, backend="eager")

@@ -152,7 +152,7 @@ def test_it_is_measured_sampled_and_drawn(case):
     assert (place.folder / "whole.png").stat().st_size > 10_000
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_weights_alone_are_untrusted_until_their_modules_are_trusted(case, tmp_path):
     place, _, modules = case
     copied = tmp_path / "published"
