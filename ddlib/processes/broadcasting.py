@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.schedules import Schedule
@@ -109,9 +109,38 @@ def products_at(p: Float[Tensor, "B L N"], function: Callable[..., Tensor], *tim
 
 def _distinct(function: Callable[..., Tensor], *times: Times) -> tuple[Tensor, Tensor]:
     """Return ``function`` of each distinct time, stacked, and the index of each sequence's or position's time."""
-    flat = torch.stack([time.to(torch.float64).flatten() for time in times])
-    distinct, which = flat.unique(dim=1, return_inverse=True)
-    return torch.stack([function(*column) for column in distinct.unbind(1)]), which.view(times[0].shape)
+    columns, which = distinct_times(*times)
+    return torch.stack([function(*column) for column in zip(*columns, strict=True)]), which
+
+
+def distinct_times(*times: Times) -> tuple[list[Float64[Tensor, "N"]], Int64[Tensor, "..."]]:
+    """Return the distinct combinations of several times at one place, and the index of each place's combination.
+
+    One integer key for each combination is sorted: ``unique(dim=1)`` compares columns one by one, which takes four
+    times as long for 512 times and seven times as long for 8,000.
+
+    Args:
+        times: tensors of one shape.
+
+    Returns:
+        N entries for each of ``times``, in lexicographic order; the indices, in the shape of a time.
+
+    Example:
+        >>> (early, late), which = distinct_times(torch.tensor([0.0, 0.5, 0.0]), torch.tensor([1.0, 0.5, 1.0]))
+        >>> early.tolist(), late.tolist(), which.tolist()
+        ([0.0, 0.5], [1.0, 0.5], [0, 1, 0])
+    """
+    sorted_times, key = [], torch.zeros(times[0].shape, dtype=torch.int64, device=times[0].device)
+    for time in times:
+        values, place = time.to(torch.float64).unique(return_inverse=True)
+        sorted_times.append(values)
+        key = key * len(values) + place
+    keys, which = key.unique(return_inverse=True)
+    columns = []
+    for values in reversed(sorted_times):
+        columns.append(values[keys % len(values)])
+        keys = keys // len(values)
+    return columns[::-1], which
 
 
 def gather_columns(matrices: Float[Tensor, "*n N S"], z: Tokens) -> Float[Tensor, "B L N"]:

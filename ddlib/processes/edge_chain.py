@@ -9,6 +9,7 @@ from numpy.polynomial import chebyshev
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ddlib.processes.broadcasting import distinct_times
 from ddlib.processes.level_chain import LevelChain, normalised
 from ddlib.schedules import Schedule
 from ddlib.schedules.base import breaks
@@ -206,11 +207,10 @@ class EdgeChain(ScheduleChain):
 
     def _distinct(self, function: Callable[..., Tensor], *times: Float64[Tensor, "*n"]) -> Tensor:
         """Evaluate ``function`` once for each distinct time; a learned speed's gradient is that of the sum."""
-        flat = torch.stack([time.flatten() for time in times])
-        if not visible(flat) or flat.requires_grad:
+        if not all(map(visible, times)) or any(time.requires_grad for time in times):
             return function(*times)
-        distinct, which = flat.unique(dim=1, return_inverse=True)
-        return function(*distinct.unbind(0))[which.view(times[0].shape)]
+        columns, which = distinct_times(*times)
+        return function(*columns)[which]
 
 
 class Polynomials(Float64Module):

@@ -16,6 +16,7 @@ from scipy.integrate import solve_ivp
 import ddlib as dd
 from ddlib.parameterization.logits import posterior_logits
 from ddlib.processes import Hierarchical
+from ddlib.processes.broadcasting import distinct_times
 from ddlib.processes.edge_chain import EdgeChain, TurnChain
 from ddlib.processes.level_chain import PowerChain
 from ddlib.schedules import Cosine, Linear, Occupancies, Polynomial, Rate, Symbolic, Window
@@ -30,6 +31,15 @@ ENDS = [1e-8, 1e-4, 0.3, 0.9, 1 - 1e-4, 1 - 1e-8]
 
 def at(*times):
     return torch.tensor(times, dtype=F64)
+
+
+@pytest.mark.parametrize("shape", [(1,), (40,), (5, 9)])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_distinct_times_are_the_distinct_columns(shape, count):
+    times = [torch.randint(0, 4, shape).double() / 3 for _ in range(count)]
+    expected, place = torch.stack([time.flatten() for time in times]).unique(dim=1, return_inverse=True)
+    columns, which = distinct_times(*times)
+    assert torch.equal(torch.stack(columns), expected) and torch.equal(which, place.view(shape))
 
 
 @settings(max_examples=examples(25), deadline=None)
