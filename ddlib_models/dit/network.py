@@ -239,7 +239,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
             ValueError: the head predicts tokens.
         """
         if not isinstance(self.head, ChildHead):
-            raise ValueError("tree=None: the model predicts tokens, build it with a tree to predict children")
+            raise ValueError("tree=None: the model predicts tokens; build it with a tree to predict children")
         return self.head.siblings()
 
     def with_clusters(

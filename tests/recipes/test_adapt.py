@@ -252,8 +252,8 @@ def test_other_models_and_too_little_text_are_refused_by_name(llama):
     write_tokenizer(Path("bert"))
     Path("empty").mkdir()
     refused("architecture: 'bert' has an encoder, must be a causal language model", "--from", "bert")
-    refused("name_or_path='empty': there is no config.json in this folder", "--from", "empty")
-    refused("name_or_path='nowhere/here': no folder with a model here", "--from", "nowhere/here")
+    refused("name_or_path='empty': this folder has no config.json", "--from", "empty")
+    refused("name_or_path='nowhere/here': not a folder with a model", "--from", "nowhere/here")
     refused("path='none.txt': there is no", "--from", "llama", "--text", "none.txt")
     refused(
         r"data\.length=4000: must be at most \d+, the tokens of the train", "--from", "llama", "--data.length", "4000"
