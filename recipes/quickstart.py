@@ -2,7 +2,7 @@
 
     python -m recipes.quickstart
 
-Composes a two-level hierarchy out of word clusters, trains masked and hierarchical diffusion on the State of the Union
+Composes a two-level hierarchy of token clusters, trains masked and hierarchical diffusion on the State of the Union
 addresses at equal budget (same network, same data order, same keyed noise), measures both bounds on the most recent
 speeches, samples from both and draws runs/quickstart/quickstart.png.
 """

@@ -119,7 +119,7 @@ class Optimizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Layout of the work; it changes no number but by rounding, and the units that dropout drops."""
+    """Distribution of the work; it changes numbers only by rounding, and by the units that dropout drops."""
 
     micro_batch: int | None = field(default=None, metadata=FIRST)
     """Sequences that one device takes at a time; None takes its share of the batch at once."""

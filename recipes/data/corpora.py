@@ -36,7 +36,7 @@ class Corpus:
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolCorpus:
-    """Sequences of symbols that are no text, from a source of ``ddlib.sources``, and those held out.
+    """Sequences of symbols that are not text, from a source of ``ddlib.sources``, and those held out.
 
     Raises:
         ValueError: held-out sequences in two ways; none; a stratified hold-out from another source.

@@ -397,7 +397,7 @@ def test_text_of_other_tokens_and_unnamed_text_are_refused(folders, data, tmp_pa
     other = publish_tiny(tmp_path).data.folder
     with pytest.raises(ValueError, match="made with another tokenizer"):
         evaluate(EvaluateOptions(model=folders["bert"], data=other, scorer="none"), ALONE)
-    with pytest.raises(ValueError, match=r"length=97: must be at most 96, the maximum .*bert knows"):
+    with pytest.raises(ValueError, match=r"length=97: must be at most 96, the maximum of .*bert"):
         evaluate(EvaluateOptions(model=folders["bert"], data=data, scorer="none", length=97), ALONE)
 
 
