@@ -85,15 +85,18 @@ class KVCacheBase(ABC):
             ValueError: naming what differs.
         """
         if self._model() is not model:
-            raise ValueError(f"cache: holds keys and values of another {type(model).__name__}; prefill with this one")
+            raise ValueError(
+                f"cache: contains keys and values of another {type(model).__name__}; prefill with this one"
+            )
         if self.words.device != z.device:
-            raise ValueError(f"cache: lies on {self.words.device}, what follows on {z.device}; prefill there")
+            raise ValueError(f"cache: is on {self.words.device}, but the tokens are on {z.device}; prefill there")
         if len(self.words) != len(z):
             raise ValueError(
-                f"cache: holds {len(self.words)} sequences, asked for {len(z)}; cache.rows(index) takes some of them"
+                f"cache: contains {len(self.words)} sequences, but {len(z)} are given; cache.rows(index) selects "
+                "some of them"
             )
         if self.dtype != dtype:
-            raise ValueError(f"cache: holds {self.dtype}, the network computes in {dtype} now; prefill again")
+            raise ValueError(f"cache: has dtype {self.dtype}, but the network computes in {dtype}; prefill again")
         if not torch.compiler.is_compiling() and self._weights != self._state(model):
             raise ValueError("cache: the weights have changed since it was made; prefill again")
 
@@ -105,14 +108,14 @@ class KVCacheBase(ABC):
         if len(other):
             row = int(other[0])
             raise ValueError(
-                f"cache: holds label {int(self.labels[row])} in row {row}, asked for {int(labels[row])}; prefill with "
-                "the same labels (the last class is the null class)"
+                f"cache: has label {int(self.labels[row])} in row {row}, but {int(labels[row])} is given; prefill "
+                "with the same labels (the last class is the null class)"
             )
 
     def _with(self, tokens: Int[Tensor, "B L"]) -> Self:
         """Return a copy with other tokens."""
         if self._model() is None:
-            raise ValueError("cache: the network it belongs to is gone")
+            raise ValueError("cache: the network that it belongs to no longer exists")
         other = copy(self)
         other.words = tokens
         return other

@@ -86,8 +86,8 @@ class WindowCache(KVCacheBase):
         super().check(model, z, dtype)
         if z.shape[1] != self.stop - self.start:
             raise ValueError(
-                f"cache: is around positions {self.start}..{self.stop - 1}, {self.stop - self.start} of them, and z "
-                f"has {z.shape[1]}"
+                f"cache: is that of the window {self.start}..{self.stop - 1} of {self.stop - self.start} positions, "
+                f"but z has {z.shape[1]}"
             )
 
     def slots(self) -> list[WindowSlot]:

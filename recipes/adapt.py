@@ -76,7 +76,7 @@ def variants(name: str) -> Mapping[str, tuple[str, Recipe]]:
             beside("hdlm", process={"kind": "hdlm", "clusters": CLUSTERS}, model=own),
         ),
         "scratch": (
-            "masked diffusion by a small DiT that begins at the text's frequencies",
+            "masked diffusion by a small DiT whose initial weights are from the text's frequencies",
             beside("scratch", model=dit, optimizer=faster, start="text"),
         ),
     }
@@ -118,8 +118,8 @@ def corpus_for(name: str, text: str, held_out: int | None, sample_by: SampleBy =
     ends = [token for token in (*ENDINGS, theirs.eos_token) if token in vocabulary]
     if not ends:
         raise ValueError(
-            f"--from {name}: its tokenizer has no token that ends a text. Name one: python -m recipes.prepare local "
-            "--bos TOKEN --eos TOKEN --pad TOKEN, and then --data.folder here"
+            f"--from {name}: its tokenizer has no end of text. Choose a token: python -m recipes.prepare local --bos "
+            "TOKEN --eos TOKEN --pad TOKEN, and pass its folder as --data.folder"
         )
     begins = [token for token in (*BEGINNINGS, theirs.bos_token, ends[0]) if token in vocabulary]
     if not is_cut(Source(path=text)):
@@ -150,8 +150,8 @@ def check(name: str, recipe: Recipe) -> None:
     size = load_tokenizer(name, revision).get_vocab_size()
     if size > rows:
         raise ValueError(
-            f"--from {name}: its tokenizer has {size} tokens, its table {rows} rows; must be at most as many. Tokens "
-            "that were added later need rows first (resize_token_embeddings of transformers)"
+            f"--from {name}: its tokenizer has {size} tokens, must have at most {rows}, the rows of its embedding. "
+            "Added tokens require rows first (resize_token_embeddings of transformers)"
         )
     if recipe.model["kind"] == "causal_lm":
         if Path(name).is_dir() and not any(Path(name).glob(f"{WHOLE}*")):
@@ -184,7 +184,9 @@ def text_of(recipe: Recipe, made: bool, unknown: float = UNKNOWN) -> Prepared:
         folders = data.folder, recipe.output.folder
         number = next(n for n in count(2) if not any(Path(f"{folder}-{n}").exists() for folder in folders))
         flags = "--data.folder {0}-{2} --output.folder {1}-{2}".format(*folders, number)
-        raise ValueError(f"{error}. A second text needs folders of its own: repeat the command with {flags}") from error
+        raise ValueError(
+            f"{error}. A second text requires separate folders: repeat the command with {flags}"
+        ) from error
     for split in ("train", "validation"):
         if (tokens := found.manifest[split]["tokens"]) < data.length:
             raise ValueError(f"data.length={data.length}: must be at most {tokens}, the tokens of the {split} text")

@@ -67,7 +67,7 @@ class Options:
     data: Path | None = None
     """Folder of prepared text; by default that of the run."""
     repeats: int = 3
-    """Number of sequences drawn with and without each cache for its time; the median counts."""
+    """Number of sequences drawn with and without each cache for its time, of which the median is reported."""
     reading: Annotated[LoadOptions, tyro.conf.arg(name="")] = field(default_factory=LoadOptions)
     out: Path | None = None
     """File for the result; by default cache_error.json in the folder of the run, or cache_error-NAME.json here."""
@@ -173,10 +173,12 @@ def subject_of(options: Options, saved: LoadedModel) -> Subject:
     length = measured_length(saved, options.length, options.block)
     pace = Blocks(options.block)
     if length < 2 * options.block or length % options.block:
-        raise ValueError(f"length={length}: must be whole blocks of {options.block}, at least two, set them by --block")
+        raise ValueError(f"length={length}: must be a multiple of --block {options.block}, at least two blocks")
     able = Capabilities.of(saved.denoiser)
     if able.block_size:
-        raise ValueError(f"{saved.name} attends by blocks of {able.block_size}: its cache is exact, there is no error")
+        raise ValueError(
+            f"{saved.name} attends by blocks of {able.block_size}: its cache is exact, so there is no error to measure"
+        )
     try:
         for name in options.caches:
             check_reuse(reuse_of(name), pace, able)

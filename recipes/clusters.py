@@ -69,7 +69,8 @@ def compare(words: Words, options: argparse.Namespace, console: Console) -> Clus
             sizes, coherence = clusters.words(level).bincount(), clusters.coherence[level]
             console.print(
                 f"  {count:>5} clusters, {nested:<6} objective {clusters.objective[level]:.6g}, coherence "
-                f"{float(coherence[clusters.words(level)].mean()):.3f}, {int(sizes.min())} to {int(sizes.max())} words"
+                f"{float(coherence[clusters.words(level)].mean()):.3f}, {int(sizes.min())} to {int(sizes.max())} "
+                "tokens"
             )
         console.print(f"  {count:>5} at random         {'':>11}coherence {random_coherence(words, count, options):.3f}")
     return found[options.nested if len(found) > 1 else "up"]
@@ -95,7 +96,7 @@ def write_report(path: Path, words: Words, clusters: Clusters, num: int) -> None
     for level, coherence in enumerate(clusters.coherence):
         sizes = clusters.words(level).bincount()
         lines += ["", f"## Level {level + 1}: {len(sizes)} clusters, {clusters.metric}", ""]
-        lines += ["| cluster | words | coherence | most typical words |", "| --: | --: | --: | :-- |"]
+        lines += ["| cluster | tokens | coherence | most typical tokens |", "| --: | --: | --: | :-- |"]
         for index, names in enumerate(typical(words, clusters, level, num)):
             shown = " ".join(name.replace("|", "\\|") for name in names)
             lines.append(f"| {index} | {int(sizes[index])} | {float(coherence[index]):.3f} | {shown} |")
@@ -139,11 +140,11 @@ def write_plot(path: Path, words: Words, clusters: Clusters, options: argparse.N
     for ratio, label in ((options.min_ratio, "bounds"), (options.max_ratio, None)):
         axes.axvline(max(ratio * mean, 1), color=GREY, linewidth=1, linestyle=":", label=label)
     at_random = random_coherence(words, len(sizes), options)
-    axes.axhline(at_random, color=ORANGE, linestyle="--", label="words drawn at random")
-    axes.set(xscale="log", xlabel="words of the cluster", ylabel="mean cosine to the cluster's mean")
+    axes.axhline(at_random, color=ORANGE, linestyle="--", label="tokens drawn at random")
+    axes.set(xscale="log", xlabel="tokens of the cluster", ylabel="mean cosine to the cluster's mean")
     axes.xaxis.set_major_formatter(LogFormatter())
     axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
-    axes.set(title=f"{len(words.vectors)} words in {len(sizes)} clusters")
+    axes.set(title=f"{len(words.vectors)} tokens in {len(sizes)} clusters")
     axes.legend()
     most = 1 if len(words.vectors) > FEW else 6
     names = [" ".join(found) for found in typical(words, clusters, 0, most)]
@@ -170,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> Clusters:
     parser.add_argument("--restarts", type=int, default=4, help="number of seedings, of which the best is kept")
     where_from = parser.add_mutually_exclusive_group()
     where_from.add_argument(
-        "--vectors", help="file, folder or hub model whose embeddings to take (default: the text itself)"
+        "--vectors", help="file, folder or hub model of the embeddings (default: computed from the text)"
     )
     where_from.add_argument(
         "--similarity", help="blosum62, or a .csv, .tsv or .npy file: similarity of each pair of symbols"

@@ -39,7 +39,10 @@ from recipes.metrics.conditioned import takes_labels
 from recipes.model_io import LoadedModel, LoadOptions, Precision, held_out, measured_length, one_of
 
 RESULT = "evaluation.json"
-METHODS = {"stratified": "by neighbours in time, without what strata settle", "independent": "as of independent draws"}
+METHODS = {
+    "stratified": "from neighbouring times, without the variance that strata remove",
+    "independent": ("as for independent draws"),
+}
 """Meaning of ``Measure.method``, for readers of the result."""
 TOKENS_PER_BYTE = ("all validation documents, whole", "all validation rows, with the two tokens that each adds")
 """Text that bits per byte refer to: without and with rows cut from the concatenation of documents."""
@@ -196,7 +199,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     group = options.likelihood_group
     order = None if options.likelihood is None else reader(saved, options.likelihood, length, group, pace)
     text = data.is_text
-    scorer, missing = judge(options.scorer, options.scorer_bos, world) if text else (None, "the data is no text")
+    scorer, missing = judge(options.scorer, options.scorer_bos, world) if text else (None, "the data is not text")
     metrics = metrics_of(options.metrics, data)
     if (scored := any(world.gather(scorer is not None))) or metrics is not None:
         options.sampling.course(saved, length)
@@ -239,12 +242,12 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             **({"bits_per_byte": f"tokens per byte are those of {TOKENS_PER_BYTE[cut]}"} if text else {}),
             "shape": list(data.shape),
             "labels": "given" if len(data.validation.labels) and takes_labels(saved.model) else "not given",
-            "error": "standard error over sequences, of texts and of what noise is left",
+            "error": "standard error over sequences, which includes that of the remaining noise",
             "method": METHODS[Terms.average(replicates).per_token.method],
             "caveat": variance_caveat(
                 saved.process, density, length, levels=levels, steps=options.bound_steps, pace=pace
             ),
-            "noise": "standard error over replicates, of times and noise alone",
+            "noise": "standard error over replicates, of times and noise only",
         },
         "validation": validation(saved, data, replicates, options),
         "generative": None,

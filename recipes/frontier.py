@@ -53,7 +53,7 @@ class Options:
     """Samplers, with options as in recipes.generate; by default ancestral, and first_hitting and confidence where the
     process has levels."""
     calls: tuple[int, ...] = (4, 8, 16, 32, 64, 128)
-    """Largest numbers of network calls per sample. Steps without a jump make none, so those made are measured too."""
+    """Largest numbers of network calls per sample. Steps without a jump make none: the calls made are measured too."""
     samples: int = 64
     """Number of unconditional samples of each cell."""
     length: int | None = None
@@ -83,7 +83,7 @@ class Options:
         for name in self.samplers:
             check_sampler(name, "samplers")
         if self.path.suffix == ".png":
-            raise ValueError(f"out={self.path}: is that of the figure, must be a file for JSON")
+            raise ValueError(f"out={self.path}: is the file of the figure, must be another one, for JSON")
         self.sampling(USUAL[0], 1)
 
     def sampling(self, sampler: str, steps: int) -> Sampling:
@@ -122,7 +122,9 @@ def cells_of(saved: LoadedModel, options: Options, length: int) -> Iterator[Cell
                 raise
             continue
         if max(options.calls) < each:
-            raise ValueError(f"calls={max(options.calls)}: {name} makes up to {each} in its fewest steps")
+            raise ValueError(
+                f"calls={max(options.calls)}: {name} makes up to {each} calls in its smallest number of steps"
+            )
         yield from (Cell(name, calls, calls // each) for calls in sorted({*options.calls}) if calls >= each)
 
 
@@ -162,7 +164,7 @@ def frontier(options: Options, console: Console) -> dict[str, Any]:
     length = measured_length(saved, options.length, options.sampling(USUAL[0], 1).named(saved).block or 1)
     cells = list(cells_of(saved, options, length))
     if options.scorer != NONE and saved.layout is not None:
-        raise ValueError(f"scorer={options.scorer!r}: the samples of {saved.name} are no text, must be {NONE}")
+        raise ValueError(f"scorer={options.scorer!r}: must be {NONE!r}, as the samples of {saved.name} are not text")
     scorer = None if options.scorer == NONE else load_scorer(options.scorer, world.device, options.scorer_bos)
     settings = settings_of(saved, options, length, scorer)
     found, starts = cell_measures.kept_cells(options.path, settings, console)

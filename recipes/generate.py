@@ -106,19 +106,19 @@ class Options:
         at_least(1, samples=self.samples, batch=self.batch, **limits)
         at_least(0, seed=self.seed, numbers=min(self.numbers, default=0))
         if self.length is not None and self.new is not None:
-            raise ValueError(f"new={self.new}: not with length={self.length}, which says the whole")
+            raise ValueError(f"new={self.new}: not with length={self.length}, the length of the whole sequence")
         if self.found is not None and (self.html is not None or (self.out is not None and self.out.suffix in FILMS)):
-            raise ValueError(f"length={self.length!r}: not with a page or a film, which show places that stay")
+            raise ValueError(f"length={self.length!r}: not with a page or a film, which show fixed positions")
         if self.constraint is not None:
             self.constraint.check()
             if self.found is not None:
                 raise ValueError(f"length={self.length!r}: not with a regex or a JSON schema, give a number")
         if given and self.prompts is not None:
-            raise ValueError(f"prompts={self.prompts}: not with prompt={given[0]!r}, say all prompts in one way")
+            raise ValueError(f"prompts={self.prompts}: not with prompt={given[0]!r}, give all prompts by one of them")
         if self.system is not None and not self.chat:
             raise ValueError(f"system={self.system!r}: only with --chat")
         if self.chat and not given and self.prompts is None:
-            raise ValueError("chat: says nothing to the model, give a message by --prompt")
+            raise ValueError("chat: requires a message, given by --prompt")
         check_text("system", self.system or "")
         for text in given:
             check_prompt(text, self.chat)
@@ -167,7 +167,8 @@ class Options:
             pace = self.sampling.course(saved, length)
             if self.html is not None and pace.block is None and own_times(pace, length):
                 raise ValueError(
-                    f"html: not with pace={pace!r}, a page shows texts or blocks at one time; --trajectory shows any"
+                    f"html: not with pace={pace!r}, as a page shows texts or blocks with a single time; --trajectory "
+                    "supports any pace"
                 )
         return found
 
@@ -232,7 +233,7 @@ def generate(options: Options, console: Console) -> list[str]:
         check_samples(options.out, symbols, saved.layout)
     elif options.out is not None and options.out.suffix in (*PNG, *FILMS, *MIDI, *FASTA):
         raise ValueError(
-            f"out={options.out}: {saved.name} generates text, whose file has a JSON object per line: name it .jsonl"
+            f"out={options.out}: {saved.name} generates text, whose file has a JSON object per line: must end in .jsonl"
         )
     draws_lengths = saved.draws_lengths and options.length is None and options.new is None
     numbers, seed = options.numbers or range(options.samples), options.seed if draws_lengths else None

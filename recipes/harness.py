@@ -189,7 +189,7 @@ class DiffusionLM(LM):
 
     def get_model_info(self) -> dict[str, Any]:
         """Return the metadata that ``lm_eval`` writes beside its results."""
-        own = {"likelihood": self.likelihood, "samples": self.samples, "is_greedy": "not known, always False"}
+        own = {"likelihood": self.likelihood, "samples": self.samples, "is_greedy": "not computed, always False"}
         return protocol(self.saved, self.sampling, self.seed, self.length) | own
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
@@ -240,8 +240,8 @@ class DiffusionLM(LM):
         """Raise ValueError for a model with different times of positions; tasks that generate support it."""
         if own_times(pace := self.saved.pace, self.length):
             raise ValueError(
-                f"pretrained={self.saved.name!r}: at pace={pace!r}; here only bounds of texts at one time are "
-                "measured, python -m recipes.evaluate has those of a pace"
+                f"pretrained={self.saved.name!r}: has pace={pace!r}, but only bounds with one time per text are "
+                "supported here; python -m recipes.evaluate supports paces"
             )
 
     @torch.no_grad()

@@ -78,7 +78,7 @@ def _of_weights(prepared: Prepared, place: str, output: str) -> str:
         words = f"recipes.adapt mdlm --from {shlex.quote(name)}"
     elif kind.endswith("ForMaskedLM") and prepared.vocab_size <= load_tokenizer(name).get_vocab_size():
         words = f"recipes.owt mdlm --smoke --model.kind masked_lm --model.name-or-path {shlex.quote(name)}"
-    start = f"\nor begin at the weights of {name}: python -m {words} --data.folder {place} --output.folder {output}"
+    start = f"\nor start from the weights of {name}: python -m {words} --data.folder {place} --output.folder {output}"
     return start if words else ""
 
 
@@ -115,7 +115,7 @@ def _symbols(given: argparse.Namespace) -> SymbolCorpus:
     }
     if given.validation is not None and f"{OPTION}files" not in vars(given):
         raise ValueError(
-            f"validation={given.validation!r}: {given.kind} has no files, hold sequences out by --held-out"
+            f"validation={given.validation!r}: {given.kind} has no files; hold out sequences by --held-out"
         )
     validation = None if given.validation is None else values | {"files": given.validation}
     return SymbolCorpus(
@@ -136,7 +136,7 @@ def _source_flags(parser: argparse.ArgumentParser, kind: str) -> None:
     """Add a flag for every argument of a source, and those of its hold-out."""
     described, keys = arguments_of(registry.find("sources", kind)), parts.keys("sources", kind)
     if taken := [name for name in keys if name in OWN]:
-        raise ValueError(f"{kind}: has an argument {taken[0]}, which is an option of prepare; it needs another name")
+        raise ValueError(f"{kind}: has an argument {taken[0]}, which is an option of prepare; give it another name")
     for key in keys.values():
         flag, about = f"--{key.name.replace('_', '-')}", described.get(key.name, "").replace("%", "%%")
         options = {"dest": OPTION + key.name, "help": about, "required": key.default is parts.REQUIRED}
@@ -206,8 +206,8 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     cuts = "; ".join(f"{by}: {unit}" for by, unit in CUTS.items())
     rule = f"what a document is. {cuts} (default {BY_LINE})"
     files.add_argument("--sample-by", choices=tuple(CUTS), default=BY_LINE, help=rule)
-    files.add_argument("--bos", metavar="TOKEN", help="token that begins a document, if it is not found")
-    files.add_argument("--eos", metavar="TOKEN", help="token that ends a document, if it is not found")
+    files.add_argument("--bos", metavar="TOKEN", help="token that begins a document, if it is not detected")
+    files.add_argument("--eos", metavar="TOKEN", help="token that ends a document, if it is not detected")
     files.add_argument("--pad", metavar="TOKEN", help="padding token, in place of a new one, for a finished model")
     texts = list(commands.choices.values())
     sources = registry.available("sources")

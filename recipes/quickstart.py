@@ -2,7 +2,7 @@
 
     python -m recipes.quickstart
 
-Composes a two-level hierarchy out of word clusters, trains masked and hierarchical diffusion on the State of the Union
+Composes a two-level hierarchy of token clusters, trains masked and hierarchical diffusion on the State of the Union
 addresses at equal budget (same network, same data order, same keyed noise), measures both bounds on the most recent
 speeches, samples from both and draws runs/quickstart/quickstart.png.
 """
@@ -87,7 +87,7 @@ def make_clusters(config: Config, data: Data, console: Console) -> tuple[Int[Ten
         for words in embeddings.typical_words(vectors, parents, counts, num=6)
     ]
     mass = torch.zeros(len(typical)).index_add(0, parents, counts.float())
-    console.print(f"hierarchy  {config.vocab_size} words -> {len(typical)} clusters -> 1 mask; some clusters:")
+    console.print(f"hierarchy  {config.vocab_size} tokens -> {len(typical)} clusters -> 1 mask; some clusters:")
     for cluster in mass.argsort(descending=True)[1::6][:8].tolist():
         console.print("             " + " ".join(typical[cluster]), markup=False)
     save_clusters(config.out / CLUSTERS, given_clusters(vectors, [parents], data.prepared.fingerprint))
@@ -106,7 +106,7 @@ def report_bounds(
     for name, tally in result_bounds.items():
         console.print(f"  {name:<14}<= {tally.per_token}   <= {tally.bits_per_byte}")
     console.print(f"  {'unigram model':<14} = {unigram.per_token}    = {unigram.bits_per_byte}")
-    console.print(f"  {'entropy':<14} = {entropy:.4f} nats/token of the validation text's own word frequencies")
+    console.print(f"  {'entropy':<14} = {entropy:.4f} nats/token of the validation text's token frequencies")
     gap = difference.per_token
     winner = "hierarchical" if gap.value > 0 else "masked"
     sure = abs(gap.value) > 2 * gap.standard_error

@@ -32,7 +32,7 @@ def owners(cu_seqlens: Int[Tensor, " n"]) -> Int[Tensor, " L"]:
     lengths = cu_seqlens.diff().long()
     if cu_seqlens.ndim != 1 or len(cu_seqlens) < 2 or int(cu_seqlens[0]) != 0 or int(lengths.min()) < 1:
         raise ValueError(
-            f"cu_seqlens={cu_seqlens.tolist()}: must begin at 0 and increase, one offset more than sequences"
+            f"cu_seqlens={cu_seqlens.tolist()}: must start at 0 and increase, with one offset more than sequences"
         )
     return torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
 
@@ -63,7 +63,7 @@ class Attention(ABC):
         Raises:
             ValueError: the back end does not support such masks.
         """
-        raise ValueError(f"attention {type(self).__name__}: takes no rule of who sees whom; 'sdpa' and 'flex' do")
+        raise ValueError(f"attention {type(self).__name__}: does not support this attention mask; 'sdpa' and 'flex' do")
 
     @abstractmethod
     def __call__(
@@ -258,7 +258,7 @@ def _flex(compiled: bool) -> Callable[..., Tensor]:
 
 def _require_cuda(name: str) -> None:
     if not torch.cuda.is_available():
-        raise RuntimeError(f"attention {name!r} needs a CUDA device and torch sees none; 'sdpa' runs everywhere")
+        raise RuntimeError(f"attention {name!r} needs a CUDA device and torch finds none; 'sdpa' runs on every device")
 
 
 def _require_xformers() -> None:
@@ -271,4 +271,4 @@ def _require_xformers() -> None:
 
 def _require_half_precision(name: str, q: Tensor) -> None:
     if q.dtype not in (torch.bfloat16, torch.float16):
-        raise TypeError(f"attention {name!r} got {q.dtype}: needs bfloat16 or float16, as autocast gives it")
+        raise TypeError(f"attention {name!r} got {q.dtype}: needs bfloat16 or float16, such as under autocast")

@@ -65,14 +65,14 @@ def leave_one_out_probe(
         TypeError, ValueError: bad tokens or times; a process with fewer than two states that every token can reach.
     """
     process.check_inputs(x=x, t=t)
-    check_shape("t", t, (len(x),), "(B,), one time per text")
+    check_shape("t", t, (len(x),), "(B,), one time per sequence")
     check_count("positions", positions)
     states = torch.arange(process.num_states, device=x.device)
     possible = states[process.reachable_from_all_tokens(states[None])[0]]
     require(
         len(possible) > 1,
-        f"process has {len(possible)} states that every token may have become, must have two to compare: at a mask the "
-        "cavity and the posterior are the same distribution",
+        f"process has {len(possible)} states that every token can reach, must have at least two: at a mask the cavity "
+        "and the posterior are the same distribution",
     )
     z = process.sample(x, t, generator)
     where = (rand((len(x), positions), generator, x.device) * x.shape[1]).long()

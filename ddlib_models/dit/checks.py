@@ -34,9 +34,9 @@ def check_indices(what: str, index: Tensor, size: int, name: str) -> None:
 def check_memory(memory: Tensor, shape: tuple[int, ...], taken: bool, plain: bool) -> None:
     """Raise ValueError for features of a previous call that the network or the call does not take."""
     if not taken:
-        raise ValueError("memory: must be None with memory=False, build it with memory=True")
+        raise ValueError("memory: must be None with memory=False; build the model with memory=True")
     if not plain:
-        raise ValueError("memory: not with clean or cache, whose tokens have no features of a previous call")
+        raise ValueError("memory: not with clean or cache, as their tokens have no features of a previous call")
     if memory.shape != shape:
         raise ValueError(
             f"memory has shape {tuple(memory.shape)}: expected (B, L, D) = {tuple(shape)}, that of features"

@@ -143,8 +143,8 @@ class ChildHead(Constants, nn.Linear):
             above = parents[above]
         if uneven:
             raise ValueError(
-                f"{uneven} of {sum(sizes[1:])} clusters have children with different rows: how these are normalised "
-                "depends on the features, and no head over tokens has the same distribution"
+                f"{uneven} of {sum(sizes[1:])} clusters have children with different rows: their normalisation "
+                "depends on the features, so no head over tokens has the same distribution"
             )
         head = WordHead(self.in_features, self.vocab_size, self.vocab_size, pad_to).to(self.weight)
         head.weight[: self.vocab_size] = weights[top][above]

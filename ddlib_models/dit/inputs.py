@@ -70,7 +70,7 @@ class InputBuilder:
         if z.shape != total or t.shape not in ((packing.num_sequences,), total):
             raise ValueError(
                 f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected {total} and ({packing.num_sequences},), "
-                "as cu_seqlens says, or a time per position"
+                "as given by cu_seqlens, or a time per position"
             )
         check_indices("z holds states", z, self.num_states, "num_states")
         return ModelInputs(z, t, packing.position, [None] * self.depth, packing.owner, packing.mask, None, packing.mask)
@@ -106,7 +106,10 @@ class InputBuilder:
         """Build the inputs of noisy tokens with the clean ones, at time 0, behind them; outputs: the noisy ones."""
         self._check(z, t)
         if self.block_size == 0:
-            raise ValueError("clean: not with block_size=0, whose positions all see each other; build it with blocks")
+            raise ValueError(
+                "clean: not with block_size=0, where all positions attend to each other; build the model with "
+                "block_size above 0"
+            )
         if clean.dtype != z.dtype:
             raise TypeError(f"clean has dtype {clean.dtype}: expected tokens, of the dtype of z, {z.dtype}")
         if clean.shape != z.shape:

@@ -64,7 +64,7 @@ class LabelEmbedding(nn.Embedding):
         if label.shape != (rows,):
             raise ValueError(
                 f"label has shape {tuple(label.shape)}: expected ({rows},), one for each sequence, or an int for all. "
-                "Samplers leave rows out of the batch: labels for each row need dd.sample(..., compact=False)"
+                "Samplers leave finished rows out of a batch: one label per row requires dd.sample(..., compact=False)"
             )
         check_range("label holds", label, least, self.num_classes, rule)
         index = label.where(label != self.num_classes, self.num_embeddings)  # no class: fails in the table everywhere
@@ -100,7 +100,9 @@ class Conditioned:
 
     def __init__(self, model: nn.Module, label: Label) -> None:
         if model.labels is None:
-            raise ValueError(f"label is {shown(label)}: must be None with num_classes=0, build it with their number")
+            raise ValueError(
+                f"label is {shown(label)}: must be None with num_classes=0; build the model with the number of classes"
+            )
         rows = len(label) if isinstance(label, Tensor) and label.ndim else 1
         model.labels.indices(label, rows, model.labels.weight.device)  # raises for a label that no call would accept
         self.model, self.label = model, label

@@ -172,7 +172,9 @@ class SelfAttention(nn.Module):
         if heads < 1 or dim % heads:
             raise ValueError(f"dim={dim}, heads={heads}: dim must be a positive multiple of heads")
         if dim // heads % 2:
-            raise ValueError(f"dim/heads={dim // heads}: rotary positions turn pairs of dimensions, so it must be even")
+            raise ValueError(
+                f"dim/heads={dim // heads}: rotary positions rotate pairs of dimensions, so it must be even"
+            )
         self.heads, self.attend = heads, attend or SDPA()
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.out = nn.Linear(dim, dim, bias=False)

@@ -65,7 +65,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
             alone.
         dropout: probability on the two branches of each block.
         tied: whether the head shares its matrix with the embedding.
-        pad_to: rows of embedding and head are rounded up to a multiple of this; no probability goes there.
+        pad_to: rows of embedding and head are rounded up to a multiple of this; the added ones have no probability.
         parents: see ``StateEmbedding``: a cluster's embedding adds the mean of its tokens.
         shared_rows: see ``SharedEmbedding``: states share vectors of ancestors and levels, or values and levels.
         num_clusters: width of an auxiliary head over clusters, see ``with_clusters``; 0 for none.
@@ -239,7 +239,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
             ValueError: the head predicts tokens.
         """
         if not isinstance(self.head, ChildHead):
-            raise ValueError("tree=None: the model predicts tokens, build it with a tree to predict children")
+            raise ValueError("tree=None: the model predicts tokens; build it with a tree to predict children")
         return self.head.siblings()
 
     def with_clusters(

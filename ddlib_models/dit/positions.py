@@ -129,7 +129,7 @@ def positions_of(name: str, shape: Sequence[int], dim: int, head_dim: int) -> Po
         raise TypeError(f"shape={shape!r}: must be ints, (H, W) or (L,), or ()")
     if name == "rope":
         if len(shape):
-            raise ValueError(f"shape={tuple(shape)}: must be () with positions='rope', which fit any length")
+            raise ValueError(f"shape={tuple(shape)}: must be () with positions='rope', which supports any length")
         return Rotary(head_dim)
     if len(shape) not in sides[name] or min(shape) < 1:
         rule = "(H, W)" if name == "rope2d" else "(H, W) or (L,)"
@@ -138,7 +138,7 @@ def positions_of(name: str, shape: Sequence[int], dim: int, head_dim: int) -> Po
         return Learned(tuple(shape), dim)
     if head_dim % 4:
         raise ValueError(
-            f"dim/heads={head_dim}: positions='rope2d' turn pairs of dimensions, half of them by rows and half by "
+            f"dim/heads={head_dim}: positions='rope2d' rotates pairs of dimensions, half of them by rows and half by "
             "columns, so it must be a multiple of 4"
         )
     return Rotary2D(head_dim, tuple(shape))

@@ -61,7 +61,9 @@ class Body(nn.Module):
     ) -> tuple[Float[Tensor, "B L D"], Float[Tensor, "B L K"]]:
         """Compute ``features`` and the logits of the auxiliary head over clusters in one pass."""
         if self.cluster_head is None:
-            raise ValueError("num_clusters=0: the model has no head over clusters, build it with their number")
+            raise ValueError(
+                "num_clusters=0: the model has no head over clusters; build it with the number of clusters"
+            )
         trunk = self._trunk(z, t, cu_seqlens, clean=clean, label=label, memory=memory)
         return self._final(trunk), self.cluster_head(trunk.x, trunk.condition, trunk.owner)
 
@@ -175,7 +177,9 @@ class Body(nn.Module):
         options = dict(cu_seqlens=cu_seqlens, clean=clean, cache=cache)
         given = [name for name, value in options.items() if value is not None]
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)}: at most one of them, in each the row means something else")
+            raise ValueError(
+                f"{' and '.join(given)}: at most one of them may be given, since each gives a row another meaning"
+            )
         if cache is not None:
             check_cache(cache, Cache, WindowCache)
             cache.check(self, z, self.blocks[0].attention.dtype)
@@ -208,7 +212,9 @@ class Body(nn.Module):
         if self.labels is not None:
             return self.labels.indices(label, rows, device)
         if label is not None:
-            raise ValueError(f"label is {shown(label)}: must be None with num_classes=0, build it with their number")
+            raise ValueError(
+                f"label is {shown(label)}: must be None with num_classes=0; build the model with the number of classes"
+            )
         return None
 
     def _condition(self, t: Tensor, classes: Tensor | None, owner: Tensor | None) -> Tensor | None:

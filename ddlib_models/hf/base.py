@@ -92,7 +92,7 @@ class HFBackbone(Pretrained, nn.Module, ABC):
         lists = [part for part in self.network.modules() if isinstance(part, nn.ModuleList)]
         alike = [part for part in lists if len({type(block) for block in part}) == 1]
         if not alike:
-            raise AttributeError(f"{type(self.network).__name__} has no list of layers of one class")
+            raise AttributeError(f"{type(self.network).__name__} has no ModuleList of layers of one class")
         return max(alike, key=len)
 
     def _read(self, x: Float[Tensor, "B L D"], **options: Any) -> Float[Tensor, "B L D"]:
@@ -148,7 +148,7 @@ class HFBackbone(Pretrained, nn.Module, ABC):
             raise ValueError(f"architecture: {self._name} cannot be split: {error}") from error
         if not torch.allclose(halves, whole, rtol=1e-3, atol=1e-3 * float(whole.abs().max())):
             raise ValueError(
-                f"architecture: {self._name} gives other logits when read through inputs_embeds and split in two"
+                f"architecture: {self._name} returns other logits with inputs_embeds and a separate output layer"
             )
 
     @property
@@ -160,7 +160,7 @@ class HFBackbone(Pretrained, nn.Module, ABC):
             raise ValueError(f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (B, L) and {expected}")
         if self.max_length is not None and (count := first + z.shape[1]) > self.max_length:
             raise ValueError(
-                f"z has {count} positions: must have at most {self.max_length}, as many as {self._name} knows"
+                f"z has {count} positions: must have at most {self.max_length}, the maximum of {self._name}"
             )
         if z.device.type == "cpu" and z.numel() and not torch.compiler.is_compiling():
             low, high = int(z.min()), int(z.max())
@@ -187,9 +187,9 @@ def transformers_config(kind: type[HFBackbone], name_or_path: str, hub: dict[str
     try:
         config = auto.from_pretrained(name_or_path, **hub)
     except (OSError, ValueError, StrictDataclassError) as error:
-        raise ValueError(f"name_or_path={name_or_path!r}: no model that transformers knows: {line(error)}") from error
+        raise ValueError(f"name_or_path={name_or_path!r}: no model of transformers: {line(error)}") from error
     if getattr(config, "quantization_config", None):
-        raise ValueError(f"name_or_path={name_or_path!r}: has quantised weights, must have those they were made from")
+        raise ValueError(f"name_or_path={name_or_path!r}: has quantised weights, must have the original ones")
     return config
 
 
@@ -234,7 +234,7 @@ def token_id(
     try:
         tokenizer = transformers_of(kind).AutoTokenizer.from_pretrained(name, **hub)
     except (OSError, ValueError) as error:
-        raise ValueError(f"mask_token={mask_token!r}: must be an id, as {name} has no tokenizer that loads") from error
+        raise ValueError(f"mask_token={mask_token!r}: must be an id, as {name} has no valid tokenizer") from error
     if len(tokenizer) < vocab_size:  # without tokenizer files, transformers makes a tokenizer of a few tokens
         raise ValueError(
             f"vocab_size={vocab_size}: must be <= {len(tokenizer)}, the tokens of {name}'s tokenizer, or give "
@@ -245,7 +245,7 @@ def token_id(
         raise ValueError(f"mask_token=None: must be a token or an id, as the tokenizer of {name} has no mask token")
     vocabulary = tokenizer.get_vocab()
     if token not in vocabulary:
-        raise ValueError(f"mask_token={token!r}: must be a token of {name}'s tokenizer, which does not know it")
+        raise ValueError(f"mask_token={token!r}: must be a token of {name}'s tokenizer, which does not contain it")
     return vocabulary[token]
 
 
@@ -268,7 +268,7 @@ def config_of(kind: type[HFBackbone], architecture: dict[str, Any]) -> tuple[Any
     try:
         return transformers_of(kind).AutoConfig.for_model(name, **given), name
     except StrictDataclassError as error:
-        raise ValueError(f"architecture: {name} does not take it: {line(error)}") from error
+        raise ValueError(f"architecture: {name} does not accept it: {line(error)}") from error
 
 
 def transformers_of(asker: object) -> ModuleType:

@@ -92,7 +92,7 @@ class CausalLM(CachedHFBackbone):
             if value < 0:
                 raise ValueError(f"{name}={value}: must be at least 0")
             if value and name != "lora" and attention == "causal":
-                raise ValueError(f"{name}={value}: not with attention='causal', which never looks ahead")
+                raise ValueError(f"{name}={value}: not with attention='causal', only with 'bidirectional'")
         self.attention, self.block_size, self.shift, self.anneal, self.lora = attention, block_size, shift, anneal, lora
         self.at_step(0)
         super().__init__(num_states, vocab_size, architecture, mask_id)
@@ -102,7 +102,7 @@ class CausalLM(CachedHFBackbone):
         config, kind = config_of(cls, architecture)
         transformers = transformers_of(cls)
         if getattr(config, "is_encoder_decoder", False) or type(config) in transformers.MODEL_FOR_MASKED_LM_MAPPING:
-            rule = "must be a causal language model; ddlib_models.hf.masked_lm reads masked ones"
+            rule = "must be a causal language model; use ddlib_models.hf.masked_lm for a masked one"
             raise ValueError(f"architecture: {kind!r} has an encoder, {rule}")
         if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
             raise ValueError(f"architecture: transformers has no causal language model of model_type {kind!r}")
@@ -160,7 +160,7 @@ class CausalLM(CachedHFBackbone):
         given = [name for name, value in options.items() if value is not None]
         if len(given) > 1 or (not self.block_size and (clean is not None or isinstance(cache, Recall))):
             raise ValueError(
-                f"{', '.join(given)}: at most one of them, clean and cache with blocks; block_size={self.block_size}"
+                f"{', '.join(given)}: at most one, clean and cache only with blocks; block_size={self.block_size}"
             )
         if cache is not None:
             check_cache(cache, Recall, WindowCache)
@@ -212,7 +212,7 @@ class CausalLM(CachedHFBackbone):
         table, between = self.network.get_input_embeddings(), self.num_states - 1 - self.vocab_size
         means = cluster_means(table(torch.arange(self.vocab_size, device=table.weight.device)), parents)
         if len(means) > between:
-            raise ValueError(f"parents: {len(means)} clusters, must be at most {between}, the states between")
+            raise ValueError(f"parents: {len(means)} clusters, must be at most {between}, the states for clusters")
         if len(means):
             self.clusters.weight[: len(means)] = means
 
@@ -244,8 +244,8 @@ class CausalLM(CachedHFBackbone):
         self.train(training)
         if torch.equal(seen[0, 0], seen[1, 0]):
             raise ValueError(
-                f"architecture: {self._name} cannot be made to look ahead: its first position does not depend on the "
-                "second under a mask that shows it. attention='causal' takes it as it is"
+                f"architecture: {self._name} cannot attend to later positions: its first position does not depend on "
+                "the second under a full attention mask. Use attention='causal'"
             )
 
 

@@ -105,7 +105,9 @@ class CachedHFBackbone(HFBackbone):
         """
         check_window(z, start, stop)
         if self.attention == "causal":
-            raise ValueError("attention='causal': what is behind a window has no effect on it, so there is no cache")
+            raise ValueError(
+                "attention='causal': positions after a window have no effect on it, so a window has no cache"
+            )
         self._check(z, t, [z.shape[:1], z.shape], "(B,) or (B, L)")
         with torch.inference_mode(False), torch.no_grad():
             found, features = self._keys(z, WindowCache(z, self, 0, z.shape[1], (), dtype=self.dtype))
@@ -118,7 +120,8 @@ class CachedHFBackbone(HFBackbone):
         features, kept = self._row(x, cache=cache)
         if any(layer.get_seq_length() != sum(places(cache)) + x.shape[1] for layer in kept.layers):
             raise ValueError(
-                f"{self._name} does not keep keys and values of every token: dd.sample(keep=False) reads them again"
+                f"{self._name} does not keep keys and values of every token: use dd.sample(keep=False), which "
+                "computes them at every step"
             )
         return tuple((layer.keys, layer.values) for layer in kept.layers), features
 

@@ -43,11 +43,16 @@ class Canvas(Constants):
         if block_size < 1:
             raise ValueError(f"block_size={block_size}: must be at least 1")
         if lead.shape[-1] < 1:
-            raise ValueError(f"lead has shape {tuple(lead.shape)}: must hold at least one token for the canvas to see")
+            raise ValueError(
+                f"lead has shape {tuple(lead.shape)}: must contain at least one token, to which the canvas attends"
+            )
         if left is not None and (lead.ndim != 2 or left.shape != lead.shape[:1]):
             raise ValueError(f"left has shape {tuple(left.shape)}: must be (B,), lead has shape {tuple(lead.shape)}")
         if left is not None and bool(((left < 0) | (left >= lead.shape[-1])).any()):
-            raise ValueError(f"left is {left.tolist()}: must be at least 0 and leave a token of {lead.shape[-1]}")
+            raise ValueError(
+                f"left is {left.tolist()}: must be at least 0 and less than {lead.shape[-1]}, the tokens of a row of "
+                "lead"
+            )
         self.network, self.block_size, self.remembers = network, block_size, remembers
         self.lead, self.left = lead, left
 
@@ -92,9 +97,11 @@ class Canvas(Constants):
             ValueError: an incomplete block, or another number of sequences.
         """
         if x.ndim != 2 or x.shape[1] % self.block_size:
-            raise ValueError(f"x has shape {tuple(x.shape)}: must be whole blocks, block_size={self.block_size}")
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}: must consist of whole blocks, block_size={self.block_size}"
+            )
         if cache is not None and len(cache.words) != len(x):
-            raise ValueError(f"cache: of {len(cache.words)} sequences, x is of {len(x)}")
+            raise ValueError(f"cache: contains {len(cache.words)} sequences, but {len(x)} are given")
         read = self._begin(len(x)) if cache is None else cache.read.copy()
         if x.shape[1]:
             self._encode(x, read)
@@ -109,7 +116,8 @@ class Canvas(Constants):
         """
         if len(cache.words) != len(z):
             raise ValueError(
-                f"cache: of {len(cache.words)} sequences, asked for {len(z)}; cache.rows(index) takes some"
+                f"cache: contains {len(cache.words)} sequences, but {len(z)} are given; cache.rows(index) selects "
+                "some of them"
             )
         size = self.block_size
         if z.shape[1] > size:
@@ -124,7 +132,9 @@ class Canvas(Constants):
         """Encode the tokens that precede the sequence."""
         lead = self.lead.expand(rows, -1) if self.lead.ndim == 1 else self.lead
         if len(lead) != rows:
-            raise ValueError(f"lead is of {len(lead)} texts, asked for {rows}: sample with compact=False")
+            raise ValueError(
+                f"lead contains {len(lead)} sequences, but {rows} are requested: sample with compact=False"
+            )
         config = self.network.config.get_text_config(decoder=True)
         present = None if self.left is None else torch.arange(lead.shape[1], device=lead.device) >= self.left[:, None]
         read = Read(transformers().DynamicCache(config=config), None if present is None else present[:, :0])
@@ -225,5 +235,7 @@ def canvas(source: Source) -> Canvas:
     if kind is None:
         raise ValueError(f"{source.name}: needs transformers 5.11 or newer, this is {transformers().__version__}")
     if source.bos is None:
-        raise ValueError(f"{source.name}: its tokenizer has no beginning of text, which the first canvas has to see")
+        raise ValueError(
+            f"{source.name}: its tokenizer has no token for the beginning of text, which must precede the first canvas"
+        )
     return Canvas(pretrained(kind, source), source.block_size, torch.tensor([source.bos]))

@@ -40,7 +40,7 @@ class CausalContext(CausalLM):
             ValueError: as in ``CausalLM``; padding.
         """
         if present is not None or (clean is not None and cache is not None):
-            raise ValueError("present: not with a causal context; clean, cache: at most one of them")
+            raise ValueError("present: not with a causal context; clean, cache: at most one of them may be given")
         if clean is not None and clean.shape != z.shape:
             raise ValueError(f"clean has shape {tuple(clean.shape)}: must have that of z, {tuple(z.shape)}")
         self._check(z, t, [z.shape[:1], z.shape], "(B,) or (B, L)", 0 if cache is None else cache.length)

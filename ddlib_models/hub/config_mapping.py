@@ -134,5 +134,5 @@ def plain_class(config: Config) -> dict[str, Any]:
     """
     kind = str(config.get("model_type")).removeprefix("a2d-")
     if kind not in transformers().CONFIG_MAPPING:
-        raise ValueError(f"model_type={config.get('model_type')!r}: transformers has no class of its own for it")
+        raise ValueError(f"model_type={config.get('model_type')!r}: transformers has no class for it")
     return {**config, "model_type": kind}

@@ -39,8 +39,8 @@ class Adapted(Constants):
         super().__init__()
         if shift and getattr(network, "block_size", 0):
             raise ValueError(
-                f"shift={shift}: must be 0 with block_size={network.block_size}, the first token of a block would be "
-                "told by the block before, which does not see it"
+                f"shift={shift}: must be 0 with block_size={network.block_size}, as the first token of a block would "
+                "be predicted by the block before, which does not attend to it"
             )
         self.network, self.special, self.shift, self.parameterization = network, special, shift, parameterization
         self.timed = timed
@@ -75,7 +75,8 @@ class Adapted(Constants):
         """
         if not hasattr(self.network, "after"):
             raise TypeError(
-                f"{type(self.network).__name__} keeps no tokens before the text: hand them to dd.sample as its prompt"
+                f"{type(self.network).__name__} cannot encode tokens before a sequence: pass them to dd.sample as its "
+                "prompt"
             )
         moved = self.network.after(tokens, left)
         other = type(self)(moved, self.special, self.shift, self.parameterization, self.timed)
@@ -165,10 +166,12 @@ class Padded(nn.Module):
     def __init__(self, denoiser: Adapted, left: Int[Tensor, " B"]) -> None:
         super().__init__()
         if left.ndim != 1 or bool((left < 0).any()):
-            raise ValueError(f"left is {left.tolist()}, must be (B,) numbers of padding at least 0")
+            raise ValueError(
+                f"left is {left.tolist()}, must have shape (B,) and be at least 0, the padding of each row"
+            )
         if getattr(denoiser, "block_size", 0):
             raise ValueError(
-                f"left is {left.tolist()}, and blocks count from the left end: sample rows of one length at a time"
+                f"left is {left.tolist()}, but blocks start at the left end: sample rows of one length at a time"
             )
         self.denoiser, self.left, self.parameterization = denoiser, left, denoiser.parameterization
 
@@ -180,8 +183,8 @@ class Padded(nn.Module):
         """
         if len(z) != len(self.left):
             raise ValueError(
-                f"z has {len(z)} rows, padding is known of {len(self.left)}: sample with compact=False, which leaves "
-                "no row out"
+                f"z has {len(z)} rows, but left has {len(self.left)}: sample with compact=False, which keeps all rows "
+                "in a batch"
             )
         place, length = torch.arange(z.shape[1], device=z.device), z.shape[1]
         left = self.left.to(z.device)[:, None]

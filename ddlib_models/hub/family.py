@@ -120,12 +120,12 @@ class Family:
         """
         own, key = self.blocks(config), self.block_size
         if isinstance(key, str) and not own and not given:
-            raise ValueError(f"{name}: config.json has no {key}, the positions of a block: say block_size=N")
+            raise ValueError(f"{name}: config.json has no {key}, the number of positions of a block: pass block_size=N")
         if own and given not in (None, own):
-            source = f"{key} of config.json" if isinstance(key, str) else "as all of its family"
+            source = f"{key} of config.json" if isinstance(key, str) else "as in all models of its family"
             raise ValueError(
-                f"block_size={given}: must be {own}, {source}, which {name} was trained with; leave block_size out. If "
-                f"the files are wrong, say family=dataclasses.replace(record, block_size={given})"
+                f"block_size={given}: must be {own}, {source}, which {name} was trained with; leave block_size out. "
+                f"If the files are wrong, pass family=dataclasses.replace(record, block_size={given})"
             )
         return own if given is None else given
 
@@ -146,7 +146,7 @@ def families() -> dict[str, Callable[[], Family]]:
 def _plugged_in(name: str) -> Family:
     made = registry.get("families", name)()
     if not isinstance(made, Family):
-        raise ImportError(f"families {name!r} gives {made!r}, must give a ddlib_models.hub.Family")
+        raise ImportError(f"families {name!r} returns {made!r}, must return a ddlib_models.hub.Family")
     return made
 
 
@@ -158,7 +158,7 @@ def chosen(name: str, config: Config, family: str | Family | None) -> tuple[str,
         ImportError: a plug-in of that name does not load.
     """
     if isinstance(family, Family):
-        return "a family of one's own", family
+        return "a custom family", family
     makers = families()
     if family is not None:
         if family not in makers:
@@ -174,12 +174,12 @@ def chosen(name: str, config: Config, family: str | Family | None) -> tuple[str,
     info = f"{name}: model_type {kind!r}, architecture {first!r}"
     if not fitting:
         raise ValueError(
-            f"{info}: no family of {', '.join(every)} is for it. Say family=NAME (on the command line --family "
-            "NAME) if it is read like one of them, or give a Family of your own"
+            f"{info}: none of the families {', '.join(every)} fits it. If it has the format of one of them, pass "
+            "family=NAME (on the command line --family NAME); else pass your own Family"
         )
     if len(fitting) > 1:
         raise ValueError(
-            f"{info}: may be of {' or '.join(fitting)}, say which: family={fitting[0]!r} (on the command line --family "
-            f"{fitting[0]})"
+            f"{info}: may be of {' or '.join(fitting)}, choose one: family={fitting[0]!r} (on the command line "
+            f"--family {fitting[0]})"
         )
     return fitting[0], every[fitting[0]]

@@ -40,8 +40,8 @@ def read_config(name: str, revision: str | None = None) -> dict[str, Any]:
     quantised = [key for key in _QUANTISED if config.get(key)]
     if quantised:
         raise ValueError(
-            f"{name}: {quantised[0]} of config.json says that its weights are quantised, which is not read: take the "
-            "repository that it was made from"
+            f"{name}: {quantised[0]} of config.json declares quantised weights, which are not supported: use the "
+            "repository of the original weights"
         )
     if not folder.is_dir() and config.get("model_type") in (None, DiT.model_type):
         folder = Path(snapshot_download(name, allow_patterns=[MANIFEST], **hub))
@@ -72,18 +72,18 @@ def read_tokenizer(name: str, kind: str, config: Config, trust: bool, revision: 
     try:
         tokenizer = getattr(transformers(), kind).from_pretrained(name, **hub)
     except StrictDataclassError as error:
-        raise ValueError(f"{name}: what config.json says does not do: {line(error)}") from error
+        raise ValueError(f"{name}: config.json has values that are not accepted: {line(error)}") from error
     except (OSError, ValueError, TypeError) as error:
         message = str(error).strip().splitlines()[0]
         if "trust_remote_code" in str(error):
             raise PermissionError(
-                f"{name}: its tokenizer is code that comes with it, and to load it is to run it: read it, then say "
+                f"{name}: its tokenizer is code of its repository, and loading it runs this code: read it, then pass "
                 f"{TRUST}"
             ) from error
-        raise ValueError(f"{name}: has no tokenizer that loads: {message}") from error
+        raise ValueError(f"{name}: its tokenizer cannot be loaded: {message}") from error
     if tokenizer.get_vocab().keys() <= set(tokenizer.all_special_tokens):
         # without tokenizer files, transformers makes a tokenizer of a few tokens
-        raise ValueError(f"{name}: has no tokenizer that loads, none of its files says what the tokens are")
+        raise ValueError(f"{name}: its tokenizer cannot be loaded, as none of its files contains the tokens")
     return tokenizer
 
 
@@ -114,5 +114,5 @@ def generation(name: str, revision: str | None = None) -> dict[str, Any]:
     ends = found.get("eos_token_id")
     for one in ends if isinstance(ends, list) else [ends]:
         if one is not None and type(one) is not int:
-            raise ValueError(f"{name}: eos_token_id={ends!r} of {GENERATION}: must be an id or a list of them")
+            raise ValueError(f"{name}: eos_token_id={ends!r} of {GENERATION}: must be an id or a list of ids")
     return found

@@ -68,7 +68,7 @@ def load(
     tokenizer = read_tokenizer(name, found.tokenizer, config, trust, revision)
     text = native.get("text_config") or native
     if found.mask is None and mask is not None:
-        raise ValueError(f"mask={mask!r}: must be None, {name} is of family {called}, whose tokenizer has no mask")
+        raise ValueError(f"mask={mask!r}: must be None, as {name} is of family {called}, whose tokenizer has no mask")
     mask_id = None if found.mask is None else find_mask(name, found, config, tokenizer, mask)
     special = describe(name, found, generation(name, revision), tokenizer, mask_id, text.get("vocab_size"))
     process = found.noise(special.vocab_size).to(device)
@@ -81,7 +81,7 @@ def load(
     if block_size is not None and getattr(made, "block_size", 0) != block_size:
         has = getattr(made, "block_size", 0)
         advice = (
-            f": all its positions attend to each other, so leave block_size out; to draw in blocks nevertheless say "
+            ": all its positions attend to each other, so leave block_size out; to sample in blocks pass "
             f"pace=dd.paces.Blocks({block_size}) (on the command line --pace blocks:size={block_size})"
         ) * (not has)
         raise ValueError(
@@ -102,7 +102,7 @@ def _readable(name: str, called: str, family: Family, config: Config, trust: boo
             raise
         if not trust:
             raise PermissionError(
-                f"{name}: {error}. Code that comes with the weights reads it, and to load it is to run it: read "
-                f"{', '.join(sorted(set(config['auto_map'].values())))}, then say {TRUST}"
+                f"{name}: {error}. It requires code of its repository, and loading it runs this code: read "
+                f"{', '.join(sorted(set(config['auto_map'].values())))}, then pass {TRUST}"
             ) from error
         return config, remote

@@ -70,8 +70,9 @@ def own_states(config: Config) -> dict[str, Any]:
     size, states = config.get("vocab_size"), config.get("num_states")
     if states != (size or 0) + 1:
         raise ValueError(
-            f"num_states={states}, vocab_size={size}: only with tokens and a mask is its noise known; load it with "
-            f"{config.get('class')}.from_pretrained and build the process that it was trained on"
+            f"num_states={states}, vocab_size={size}: its noise is defined by these numbers only if the states are "
+            f"tokens and a mask; load it with {config.get('class')}.from_pretrained and build the process that it was "
+            "trained on"
         )
     return dict(config)
 
@@ -84,8 +85,8 @@ def own(source: Source) -> nn.Module:
     """
     if (Path(source.name) / RECIPE).is_file():
         raise ValueError(
-            f"{source.name}: {RECIPE} says which noise it was trained on; recipes.model_io.open_saved reads it, and "
-            f"python -m recipes.generate {source.name}"
+            f"{source.name}: {RECIPE} defines the noise that it was trained on; load it with "
+            f"recipes.model_io.open_saved or python -m recipes.generate {source.name}"
         )
     classes = {}
     for name in registry.available("backbones"):
@@ -128,13 +129,13 @@ def check_sight(name: str, network: nn.Module, tokens: Sequence[int], size: int)
 
     if moved(1) == 0:
         raise ValueError(
-            f"{name}: {type(network).__name__} is causal and its mask cannot be turned off: what it says at the first "
+            f"{name}: {type(network).__name__} is causal and its mask cannot be turned off: its output at the first "
             "position does not depend on the second"
         )
     if 0 < size <= _SHORT and moved(size) > 1e-3:
         raise ValueError(
-            f"{name}: {type(network).__name__} sees behind its blocks of {size}: what it says at the first position "
-            f"depends on the one at {size}"
+            f"{name}: {type(network).__name__} attends beyond its blocks of {size}: its output at the first position "
+            f"depends on position {size}"
         )
 
 
@@ -194,7 +195,7 @@ class RemoteBlocks(Remote):
     def extend(self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: "Prefix") -> Float[Tensor, "B n V"]:
         """Compute logits of states that follow the tokens of the cache."""
         if len(cache.words) != len(z):
-            raise ValueError(f"cache: holds {len(cache.words)} sequences, asked for {len(z)}")
+            raise ValueError(f"cache: contains {len(cache.words)} sequences, but {len(z)} are given")
         return self(torch.cat([cache.words, z], 1), t)[:, cache.words.shape[1] :]
 
 
@@ -218,11 +219,11 @@ def remote(source: Source) -> Remote:
     auto = source.config.get("auto_map") or {}
     kind = next((each for each in ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel") if each in auto), None)
     if kind is None:
-        raise ValueError(f"{source.name}: auto_map of config.json names no code that is a model")
+        raise ValueError(f"{source.name}: auto_map of config.json names no class of a model")
     if not source.trust:
         raise PermissionError(
-            f"{source.name}: {auto[kind]} is code that comes with it, and to load it is to run it: read it, then say "
-            f"{TRUST}"
+            f"{source.name}: {auto[kind]} is code of its repository, and loading it runs this code: read it, then "
+            f"pass {TRUST}"
         )
     network = pretrained(getattr(transformers(), kind), source)
     _refill(network)

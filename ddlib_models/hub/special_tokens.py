@@ -49,7 +49,7 @@ class Special:
             if bool(none.any()):
                 mask = "" if self.mask is None else f", or the mask's, {self.mask}"
                 raise ValueError(
-                    f"ids hold {int(ids[none][0])}: must be ids of words, in 0..{self.vocab_size - 1}{mask}"
+                    f"ids contain {int(ids[none][0])}: must be ids of tokens, in 0..{self.vocab_size - 1}{mask}"
                 )
         z = ids if self.mask is None else torch.where(ids == self.mask, self.vocab_size, ids)
         self.check(z)
@@ -67,7 +67,9 @@ class Special:
                 index = int(z[none][0])
                 token = f", the token {self.names[index]!r}," if index in self.names else ""
                 mask = f"; the mask is the state {self.vocab_size}" if index == self.mask else ""
-                raise ValueError(f"z holds id {index}{token} which is no word: no probability goes there{mask}")
+                raise ValueError(
+                    f"z contains id {index}{token} which is not a token of the process and has no probability{mask}"
+                )
 
     def ended(self, words: Any, prompt: int = 0) -> list[Any]:
         """Return the tokens behind a prompt and before the first end that follows it.
@@ -87,7 +89,7 @@ class Special:
         if words and isinstance(words[0], (Tensor, Sequence)):
             return [self.ended(row, prompt) for row in words]
         if not 0 <= prompt <= len(words):
-            raise ValueError(f"prompt={prompt}: must lie in 0..{len(words)}, it counts tokens of a sequence")
+            raise ValueError(f"prompt={prompt}: must lie in 0..{len(words)}, as it is a number of tokens of a sequence")
         return list(takewhile(lambda word: word not in self.ends, words[prompt:]))
 
     def endings(self) -> tuple[EndOfText, ...]:
@@ -109,23 +111,23 @@ def find_mask(name: str, family: Family, config: Config, tokenizer: Any, given: 
     if given is not None:
         tokens = tokenizer.get_vocab()
         if given not in tokens and not given.isdecimal():
-            raise ValueError(f"mask={given!r}: must be a token of {name}'s tokenizer, which does not know it")
+            raise ValueError(f"mask={given!r}: must be a token of {name}'s tokenizer, which does not contain it")
         return tokens[given] if given in tokens else int(given)
     named = {"mask_token_id of config.json": config.get("mask_token_id"), "the tokenizer": tokenizer.mask_token_id}
     named = {source: index for source, index in named.items() if index is not None}
     if len(set(named.values())) > 1:
-        listed = ", ".join(f"{source} says {index}" for source, index in named.items())
-        raise ValueError(f"{name}: {listed}; say which is the mask: mask=ID (on the command line --mask-token ID)")
+        listed = ", ".join(f"{source} has {index}" for source, index in named.items())
+        raise ValueError(f"{name}: {listed}; pass the id of the mask: mask=ID (on the command line --mask-token ID)")
     ids = [*named.values(), *(_id(tokenizer, one) for one in family.mask or ())]
     found = next((index for index in ids if index is not None), None)
     if found is None:
         causal = str((config.get("architectures") or [""])[0]).endswith("ForCausalLM")
         raise ValueError(
-            f"{name}: its tokenizer has no mask token, and config.json no mask_token_id. If a token serves as one, say "
-            "mask='<token>' (on the command line --mask-token '<token>'). Else add one, "
+            f"{name}: its tokenizer has no mask token, and config.json no mask_token_id. If one of its tokens was the "
+            "mask in training, pass mask='<token>' (on the command line --mask-token '<token>'). Otherwise add one, "
             "tokenizer.add_special_tokens({'mask_token': '<|mask|>'}) and "
             "model.resize_token_embeddings(len(tokenizer)), train the model with it and save both"
-            + f": python -m recipes.adapt mdlm --from {name} does all of it for a causal model"
+            + f": python -m recipes.adapt mdlm --from {name} does all of this for a causal model"
             * causal
         )
     return int(found)
@@ -152,8 +154,8 @@ def describe(
     if rows is not None and last >= rows:
         more = [tokens.get(index, str(index)) for index in sorted(tokens) if index >= rows][:3]
         raise ValueError(
-            f"{name}: vocab_size={rows} of config.json, and the tokenizer's ids run to {last} ({', '.join(more)}): "
-            "each must have a row, model.resize_token_embeddings(len(tokenizer)) adds them"
+            f"{name}: vocab_size={rows} of config.json, and the highest id of the tokenizer is {last} "
+            f"({', '.join(more)}): each id must have a row; model.resize_token_embeddings(len(tokenizer)) adds them"
         )
     barred = {index for token in family.undrawn if (index := _id(tokenizer, token)) is not None}
     if mask is None:

@@ -28,22 +28,23 @@ def described(name: str, label: str, revision: str | None = None) -> dict[str, A
     try:
         found = read_object(name, "config.json", revision)
     except OSError as error:
-        answer = f", and the hub says: {str(error).strip().splitlines()[0]}"
+        answer = f", and the hub answers: {str(error).strip().splitlines()[0]}"
         reachable = not isinstance(error.__cause__, LocalEntryNotFoundError)  # the hub is out of reach
     if found is not None:
         return found
     if reachable and is_there(name, ADAPTER, revision):
         raise ValueError(
-            f"{label}: holds an adapter and no model; merge it into its model, model.merge_and_unload(), and save that"
+            f"{label}: contains an adapter and no model; merge it into its model by model.merge_and_unload() and save "
+            "the result"
         )
     if (Path(name) / "weights" / "recipe.yaml").is_file():
         raise ValueError(
-            f"{label}: is the folder of a run, not of a model alone; recipes.model_io.open_saved reads it, and "
+            f"{label}: is the folder of a run, not of a model alone; load it with recipes.model_io.open_saved or "
             f"python -m recipes.generate {name}"
         )
     if Path(name).is_dir():
-        raise ValueError(f"{label}: there is no config.json in this folder, so it holds no model")
-    raise ValueError(f"{label}: no folder with a model here{answer}")
+        raise ValueError(f"{label}: this folder has no config.json, so it contains no model")
+    raise ValueError(f"{label}: not a folder with a model{answer}")
 
 
 def read_object(name: str, file: str, revision: str | None = None) -> dict[str, Any] | None:
@@ -67,9 +68,9 @@ def read_object(name: str, file: str, revision: str | None = None) -> dict[str, 
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # bytes that are not text are a ValueError too
-        raise ValueError(f"{path}: is no JSON: {error}") from error
+        raise ValueError(f"{path}: is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: holds a {type(content).__name__}, must hold an object with keys")
+        raise ValueError(f"{path}: contains a {type(content).__name__}, must contain an object with keys")
     return content
 
 

@@ -59,7 +59,7 @@ def check_manifest(folder: str | Path, foreign: Collection[str] = FOREIGN) -> di
     if not manifest["complete"]:
         raise ManifestError(f"{folder}: the save into it was interrupted; save again")
     faults = [_fault(folder, name, expected) for name, expected in manifest["files"].items()]
-    faults += [f"{name} is foreign: {MANIFEST} does not list it" for name in _strangers(folder, manifest, foreign)]
+    faults += [f"{name} is not listed in {MANIFEST}" for name in _strangers(folder, manifest, foreign)]
     if found := [fault for fault in faults if fault]:
         raise ManifestError(f"{folder}: {'; '.join(found)}")
     return manifest["facts"]
@@ -125,7 +125,7 @@ def _merge(temporary: Path, folder: Path, unlisted: Collection[str]) -> None:
     older, newer = _older(folder), _read(temporary)["files"]
     for name in newer:
         if name not in older and (folder / name).exists():
-            raise ManifestError(f"{folder}: {name} is there and no save wrote it; save to another folder")
+            raise ManifestError(f"{folder}: contains {name}, which no save wrote; save to another folder")
     # lists the files of both, so that a save after an interruption recognises them
     _write(folder, {}, dict(older) | newer, complete=False)
     flush(folder)
@@ -146,8 +146,8 @@ def _older(folder: Path) -> dict[str, Any]:
     manifest = _read(folder) if (folder / MANIFEST).exists() else {"files": {}}
     if strangers := _strangers(folder, manifest, FOREIGN):
         raise ManifestError(
-            f"{folder}: no save wrote {', '.join(strangers)}, and no load would accept them beside one; "
-            "save to another folder"
+            f"{folder}: contains {', '.join(strangers)}, which no save wrote and with which no saved model can be "
+            "loaded; save to another folder"
         )
     return manifest["files"]
 
@@ -199,16 +199,16 @@ def _write(folder: Path, facts: dict[str, Any], files: dict[str, Any], complete:
 def _read(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
-        raise ManifestError(f"{folder}: there is no {MANIFEST}, so these files were not saved by ddlib")
+        raise ManifestError(f"{folder}: has no {MANIFEST}, so its files were not saved by ddlib")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         version, files, seal = content["format"], content["files"], content["seal"]
     except (ValueError, KeyError, TypeError) as error:
         raise ManifestError(f"{path}: damaged, {type(error).__name__}: {error}") from error
     if version != FORMAT and seal == _seal(content):
-        raise ManifestError(f"{path}: format {version}, this ddlib reads {FORMAT}; install a newer one")
+        raise ManifestError(f"{path}: format {version}, this ddlib reads format {FORMAT}; install a newer ddlib")
     if seal != _seal(content):
-        raise ManifestError(f"{path}: damaged, its seal does not fit its content")
+        raise ManifestError(f"{path}: damaged, its checksum does not match its content")
     for name in files:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise ManifestError(f"{path}: names {name!r}, which lies outside of the folder")

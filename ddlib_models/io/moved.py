@@ -47,7 +47,9 @@ class Redirection(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
         warnings.warn(
-            f"{name} is {MOVED[name]} now; the former path goes with the next release", DeprecationWarning, stacklevel=2
+            f"{name} was moved to {MOVED[name]}; the former path will be removed in the next release",
+            DeprecationWarning,
+            stacklevel=2,
         )
         sys.modules[name] = import_module(MOVED[name])
 

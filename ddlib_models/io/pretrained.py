@@ -117,14 +117,14 @@ class Pretrained(
             ManifestError: the folder holds files that are not from a save; see ``manifest.writing``.
         """
         if config is not None:
-            raise TypeError("config: must be None, the constructor's arguments are the configuration")
+            raise TypeError("config: must be None, as the constructor's arguments are the configuration")
         extra = extra or {}
         for name in extra:
             if name in (WEIGHTS, CONFIG, CARD, MANIFEST) or not re.fullmatch(r"\w[\w.-]*", name):
                 raise ValueError(f"extra file {name!r}: must be a plain name, and not one of the model's own files")
         publish, repo_id = push.pop("push_to_hub", False), push.pop("repo_id", Path(save_directory).name)
         if push and not publish:
-            raise TypeError(f"save_pretrained got {', '.join(push)}, which only push_to_hub=True takes")
+            raise TypeError(f"save_pretrained got {', '.join(push)}, which require push_to_hub=True")
         self.saved_arguments()  # raises before any work
         with writing(save_directory, {"class": type(self).__name__}, unlisted=(CARD,)) as folder:
             super().save_pretrained(folder, model_card_kwargs=model_card_kwargs)
@@ -183,10 +183,10 @@ class Pretrained(
         for key, value in config.items():
             if not is_jsonable(value):
                 raise TypeError(
-                    f"{key} is {type(value).__name__}, which JSON cannot hold: give the class coders for it"
+                    f"{key} is {type(value).__name__}, which cannot be stored as JSON: give the class coders for it"
                 )
             if key in _TAKEN:
-                raise TypeError(f"{key}: must have another name, from_pretrained has an argument of that name")
+                raise TypeError(f"{key}: must have another name, as from_pretrained has an argument of that name")
             if (parameter := self._hub_mixin_init_parameters.get(key)) and parameter.kind in _NAMELESS:
                 raise TypeError(f"{key} was passed by position to an argument that cannot be passed by name")
         return config
@@ -243,7 +243,7 @@ def verified_folder(name: str | Path, class_name: str, **hub: Any) -> Path:
         folder, foreign = _downloaded(str(name), **hub), ()
     saved = check_manifest(folder, foreign).get("class")
     if saved != class_name:
-        raise ManifestError(f"{folder}: holds {saved or 'no model'}, must hold {class_name}")
+        raise ManifestError(f"{folder}: contains {saved or 'no model'}, must contain {class_name}")
     return folder
 
 

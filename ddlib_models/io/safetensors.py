@@ -41,8 +41,8 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
     if is_there(name, ADAPTER, revision):
         # transformers would load the adapter's base model, from wherever that is, and this adapter on top
         raise ValueError(
-            f"{label}: holds an adapter, which is not read; merge it into its model, model.merge_and_unload(), and "
-            f"save that, or take {ADAPTER} away where the weights have it already"
+            f"{label}: contains an adapter, which is not loaded; merge it into its model by model.merge_and_unload() "
+            f"and save the result, or delete {ADAPTER} if the weights include it already"
         )
     files = list(_files(name, revision))
     if not files and Path(name).is_dir():
@@ -66,7 +66,7 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
         raise ValueError(f"{label}: the weights do not fit {type(network).__name__}: {'; '.join(messages)}")
     for key, weight in network.named_parameters():
         if weight.numel() and not all(bool(end.isfinite()) for end in weight.detach().aminmax()):
-            raise ValueError(f"{label}: {key} holds numbers that are not finite")
+            raise ValueError(f"{label}: {key} contains numbers that are not finite")
     return network.eval()
 
 
@@ -87,10 +87,10 @@ def _files(name: str, revision: str | None) -> Iterator[Path]:
         try:
             parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{index}: is no index of weights: {type(error).__name__}: {error}") from error
+            raise ValueError(f"{index}: is not an index of weights: {type(error).__name__}: {error}") from error
         for part in parts:
             if (path := found(part)) is None:
-                raise ValueError(f"{index}: names {part}, which is not there")
+                raise ValueError(f"{index}: names {part}, which does not exist")
             yield path
 
 
@@ -118,7 +118,7 @@ def check_pickled(kind: str, name: str, label: str, **options: Any) -> None:
         do += f"; from transformers import AutoTokenizer as T; T.from_pretrained({arguments}).save_pretrained({out!r})"
     place = "beside it" if local else f"and the tokenizer to a folder, and load {out}"
     raise OSError(
-        f"{label}: has {pickled} and no {WHOLE}; it may run code, so it is not read. If you trust its source, "
+        f"{label}: has {pickled} and no {WHOLE}; it may run code, so it is not loaded. If you trust its source, "
         f'write safetensors {place}: python -c "{do}"'
     )
 
@@ -131,18 +131,18 @@ def _check(files: Collection[Path]) -> None:
             with safe_open(path, "pt") as file:
                 kinds |= {key: (path, file.get_slice(key).get_dtype()) for key in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
-            raise ValueError(f"{path}: is broken or no file of safetensors: {error}") from error
+            raise ValueError(f"{path}: is damaged or not a safetensors file: {error}") from error
     for key, (path, kind) in sorted(kinds.items()):
         # integers may be positions or a mask saved by an older version
         counts = kind[0] in "IUB" and kind not in _FLOATS and "weight" not in key.rpartition(".")[2]
         scale = re.fullmatch(r"(.+)_(scale|scale_inv|scales)", key)
         if scale and scale[1] in kinds:
-            kind = f"what {scale[1]} is multiplied by"
+            kind = f"the scale of {scale[1]}"
         elif kind in _FLOATS or counts:
             continue
         raise ValueError(
-            f"{path}: {key} is {kind}, so the weights are quantised, which is not read: take the repository that they "
-            "were made from"
+            f"{path}: {key} is {kind}, so the weights are quantised, which is not supported: use the repository of "
+            "the original weights"
         )
 
 

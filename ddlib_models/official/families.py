@@ -97,7 +97,7 @@ def gidd(
     unrounded = network.rows if network.rows % _ROUNDING else None
     size = _first(tokens, prior_tokens, checkpoint.config.get("vocab_size"), _TOKENS.get(network.rows), unrounded)
     if size is None:
-        raise ValueError(f"tokens=None: {network.rows} rows may be rounded up, so say how many of them are tokens")
+        raise ValueError(f"tokens=None: {network.rows} rows may be rounded up, so pass the number of tokens")
     mask = _first(mask_id, prior_mask)
     layout = Layout(size, size - 1 if mask is None else mask)
     _check_rows(network, layout)
@@ -141,13 +141,16 @@ def hdlm(
     mask = _first(mask_id, prior_mask, _MASKS.get(len(assigned)))
     if mask is None:
         raise ValueError(
-            f"mask_id=None: say which token is the mask of a vocabulary of {len(assigned)} clustered tokens"
+            f"mask_id=None: must be the id of the mask, which is unknown for a vocabulary of {len(assigned)} "
+            "clustered tokens"
         )
     tokens = prior_tokens or max(len(assigned), mask + 1)
     parents = assigned - tokens if int(assigned.max()) >= tokens else assigned
     layout = Layout(tokens, mask, int(parents.max()) + 1)
     if len(parents) != layout.words or int(parents.bincount().min()) == 0:
-        raise ValueError(f"clusters: must put each of {layout.words} words into one of 0..n-1, none of them empty")
+        raise ValueError(
+            f"clusters: must assign each of {layout.words} tokens to one of the clusters 0..n-1, none of them empty"
+        )
     _check_rows(network, layout)
     return network.build(layout, True, options), parents
 
@@ -158,11 +161,13 @@ def _backbone(content: Mapping[str, Any], ema: bool) -> dict[str, Tensor]:
     if "state_dict" not in content or not ema:
         return tensors
     if not content.get("ema"):
-        raise ValueError("ema=True: the checkpoint holds no moving average, pass ema=False for its raw weights")
+        raise ValueError("ema=True: the checkpoint contains no moving average; pass ema=False for its raw weights")
     depth = len([name for name in tensors if name.endswith("attn_qkv.weight")])
     names, average = list(names_of(depth).values()), content["ema"]["shadow_params"]
     if len(average) != len(names):
-        raise ValueError(f"ema.shadow_params holds {len(average)} tensors: {depth} blocks have {len(names)}")
+        raise ValueError(
+            f"ema.shadow_params contains {len(average)} tensors, must contain {len(names)} for {depth} blocks"
+        )
     return tensors | dict(zip(names, average, strict=True))
 
 
@@ -179,7 +184,7 @@ def _refuse_other_family(expected: str, tensors: Mapping[str, Any]) -> None:
     found = _family(tensors)
     if found and found != expected:
         raise ValueError(
-            f"this checkpoint has the form of {found}, not of {expected}: import it with {found.lower()}()"
+            f"this checkpoint has the format of {found}, not of {expected}: import it with {found.lower()}()"
         )
 
 
@@ -194,7 +199,9 @@ def _clusters(checkpoint: Checkpoint, clusters: Tensor | str | Path | None) -> T
     assigned = load(Path(clusters)) if isinstance(clusters, str | Path) else clusters
     assigned = checkpoint.noise.get("cluster_dict") if assigned is None else assigned
     if assigned is None:
-        raise ValueError("clusters=None: no noise_schedule.pt tells each token's cluster, so pass them or their file")
+        raise ValueError(
+            "clusters=None: no noise_schedule.pt contains each token's cluster, so pass the clusters or their file"
+        )
     if (
         not isinstance(assigned, Tensor)
         or assigned.dtype != torch.int64

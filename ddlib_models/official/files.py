@@ -61,8 +61,8 @@ def load(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         raise ValueError(
-            f"{path} holds objects other than tensors, and restoring them can run any code. If you trust the file, "
-            "read it with torch.load(path, map_location='cpu', weights_only=False), in an environment with the "
+            f"{path} contains objects other than tensors, and loading them can run arbitrary code. If you trust the "
+            "file, read it with torch.load(path, map_location='cpu', weights_only=False), in an environment with the "
             "packages that wrote it, and pass the dictionary."
         ) from error
 
@@ -86,7 +86,7 @@ def _file(path: Path) -> Mapping[str, Any]:
         raise ValueError(f"{path}: a checkpoint's name must end in one of {', '.join(READERS)}")
     content = READERS[path.suffix](path)
     if not isinstance(content, Mapping):
-        raise ValueError(f"{path} holds a {type(content).__name__}: must be a mapping of names to tensors")
+        raise ValueError(f"{path} contains a {type(content).__name__}: must be a mapping of names to tensors")
     return content
 
 
@@ -94,7 +94,9 @@ def _weights_in(folder: Path) -> Path:
     for name in WEIGHTS:
         if (folder / name).exists():
             return folder / name
-    raise FileNotFoundError(f"{folder} holds none of {', '.join(WEIGHTS)}; pass the file itself if it has another name")
+    raise FileNotFoundError(
+        f"{folder} contains none of {', '.join(WEIGHTS)}; pass the file itself if it has another name"
+    )
 
 
 def _download(name: str, revision: str | None) -> Path:
@@ -106,4 +108,4 @@ def _download(name: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=[CONFIG, NOISE, *WEIGHTS]))
     except HFValidationError as error:
-        raise FileNotFoundError(f"{name}: no such file or folder, and not a hub id either") from error
+        raise FileNotFoundError(f"{name}: not a file, a folder or a hub id") from error

@@ -170,8 +170,8 @@ class Network:
         counts += [argument] if argument is not None else []
         if len(set(counts)) != 1:
             raise ValueError(
-                f"heads={argument}: rotary buffers, config.json and this argument together say {counts or 'nothing'}, "
-                "they must agree on one number"
+                f"heads={argument}: rotary buffers, config.json and this argument give {counts or 'no number'}, must "
+                "give one number"
             )
         return counts[0]
 
@@ -213,7 +213,7 @@ def _require(tensors: Mapping[str, Tensor], name: str, ndim: int) -> Tensor:
 def _refuse_buffers(tensors: Mapping[str, Tensor]) -> None:
     """Raise for buffers of the authors' that this network cannot represent."""
     if "logit_bias" in tensors and bool(tensors["logit_bias"].any()):
-        raise ValueError("logit_bias is not 0: a bonus for the token that is there has no counterpart in DiT")
+        raise ValueError("logit_bias is not 0: a bias towards the current token has no counterpart in DiT")
     if "rotary_emb.inv_freq" in tensors:
         turned, position = tensors["rotary_emb.inv_freq"].float().cos(), 1
     elif "rotary_emb.cos_cached" in tensors:
@@ -223,7 +223,7 @@ def _refuse_buffers(tensors: Mapping[str, Tensor]) -> None:
         return
     angles = rotary_angles(position + 1, 2 * len(turned), turned.device)[position]
     if (turned.float() - angles.cos()).abs().max() > 0.01:  # bfloat16 has cosines to 0.004
-        raise ValueError("rotary_emb: the frequencies are not those of base 10000 that DiT turns with")
+        raise ValueError("rotary_emb: the frequencies are not those of base 10000, which DiT uses")
 
 
 def _compare(expected: Mapping[str, torch.Size], tensors: Mapping[str, Tensor], dtype: torch.dtype) -> None:

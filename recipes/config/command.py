@@ -18,11 +18,11 @@ FILE = "file"
 """Name of the only variant where a file is read; optional on the command line."""
 
 NOTE = """\
---smoke: the same recipe, tiny, on text that is here, in seconds.
---recipe FILE: a recipe of one's own, or a saved one, in place of a variant.
---estimate DEVICES: print the memory of the run on so many devices, and do not train.
+--smoke: the same recipe, tiny, on local text, in seconds.
+--recipe FILE: your own recipe, or a saved one, in place of a variant.
+--estimate DEVICES: print the memory of the run on this number of devices, and do not train.
 --accept-changes: resume although recipe, vocabulary or number of processes changed.
---process.kind, --model.kind, --loss.weighting.kind and the like take any name that `python -m ddlib` lists, or
+--process.kind, --model.kind, --loss.weighting.kind and other kinds take any name that `python -m ddlib` lists, or
 package.module:object; the flags of a part are the keys of its kind."""
 
 Shrink = Callable[[Recipe], Recipe]
@@ -58,7 +58,7 @@ def choose(
     parser.add_argument("--data.folder", type=Path, dest="folder")  # first, as it determines the corpus
     switches, rest = parser.parse_known_args(line)
     if switches.recipe is not None:
-        variants = {FILE: (f"as {switches.recipe} says", read_recipe(switches.recipe))}
+        variants = {FILE: (f"from {switches.recipe}", read_recipe(switches.recipe))}
         rest = [FILE, *rest]
     if switches.smoke:
         variants = {name: (text, smoke(recipe)) for name, (text, recipe) in variants.items()}
@@ -82,7 +82,7 @@ def choose(
     if name is None:
         near = get_close_matches(rest[0], variants, 1) if rest else []
         parser.error(
-            f"the variant comes first, one of {', '.join(variants)}; got {rest[0] if rest else 'none'}"
+            f"the first argument must be a variant, one of {', '.join(variants)}; got {rest[0] if rest else 'none'}"
             + (f", did you mean {near[0]}?" if near else "")
         )
     # no subcommands: tyro would put the first word of ``prog``, python, before their names

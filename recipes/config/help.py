@@ -29,7 +29,7 @@ def first_page(prog: str, variants: Mapping[str, Recipe], described: Mapping[str
     lines = [f"usage: {prog}{names} [--smoke] [--NAME VALUE ...]", ""]
     lines += _table([(name, text) for name, text in described.items()]) + ([""] if described else [])
     of = f" Values are those of {next(iter(variants))}." if len(variants) == 1 and described else ""
-    lines += textwrap.wrap(f"What people change first; {ALL} lists every value.{of}", WIDTH)
+    lines += textwrap.wrap(f"Most often changed values; {ALL} lists every value.{of}", WIDTH)
     return "\n".join([*lines, "", *_table(list(rows(list(variants.values())))), "", *note.splitlines()])
 
 
@@ -57,7 +57,7 @@ def _marked(kind: type, holders: Sequence[Any], prefix: str) -> Iterator[tuple[s
 def _keys(name: str, values: Sequence[Any]) -> Iterator[tuple[str, str]]:
     """Yield the keys of a part in one row: they are those of its kind, not fields of a recipe."""
     if any(value != values[0] for value in values):
-        yield "", "Its keys are shown behind a variant."
+        yield "", "The help of a variant lists its keys."
         return
     keys = [f"{name}.{key.replace('_', '-')}" for key in values[0] if key != "kind"]
     if keys:

@@ -13,8 +13,8 @@ from recipes.config.validation import at_least
 from recipes.data.source import STRICT
 
 MIRROR_REMOVED = (
-    "was removed after 0.1.0, since mirror pairs gain nothing at equal rows (docs/signal.md): leave it out, and use "
-    "loss.levels: balanced for less noise"
+    "was removed after 0.1.0, since mirror pairs do not reduce the error for the same number of rows "
+    "(docs/signal.md): leave it out, and use loss.levels: balanced for less noise"
 )
 
 
@@ -42,7 +42,8 @@ class Loss:
     mode: Literal["standard", "hard", "edges"] = "standard"
     """"edges": losses on all edges below a token's state; "hard": the paper's ablation, masks predict tokens."""
     edge_weights: tuple[float, ...] | None = None
-    """For "edges", one factor per edge, that above the tokens first; none: those of the bound."""
+    """Factors of the losses for "edges", one per edge, first that of the edge above the tokens; None: those of the
+    bound."""
     auxiliary: float = 0.0
     """Weight of the paper's auxiliary cross-entropy of a second head over clusters, 0 for none."""
     consistency: float = 0.0
@@ -53,28 +54,29 @@ class Loss:
     consistency_anchor: float = 0.25
     """Share of sequences whose earlier time is 0, where the token itself is the target."""
     count_padding: bool = True
-    """Whether padding counts in the training loss, as the paper has it and other than ``ddlib.training_loss`` by
-    default; in the bound it never does."""
+    """Whether padding counts in the training loss, as in the paper. It never counts in the bound, and not in
+    ``ddlib.training_loss`` by default."""
     parameterization: Literal["cavity", "posterior"] = "cavity"
     """Meaning of the network's output: without the evidence of the token itself, or with it."""
     levels: Literal["independent", "balanced"] = "independent"
-    """How the tokens of a sequence share their noise: "balanced" has the mean of "independent", see
+    """Coupling of the noise between tokens of a sequence: "balanced" has the mean of "independent", see
     ``process.sample``; evaluation has a separate option."""
     times: str = "uniform"
-    """Density that training times are drawn from: uniform, beta:a=2,b=1, bell:mean=0,spread=1, or optimal, the
-    process's own for texts of this length."""
+    """Density of the training times: uniform, beta:a=2,b=1, bell:mean=0,spread=1, or optimal, that of least variance of
+    the process at this length."""
     weigh_times: bool = True
-    """Divide the loss by that density, so that it stays that of uniform times; else frequent times count more."""
+    """Divide the loss by that density, so that its mean is that of uniform times; otherwise frequent times have more
+    weight."""
     interval: tuple[float, float] = (0.0, 1.0)
-    """Training times are drawn between these. Positions that are clean, or all noise, stay at 0 and at 1."""
+    """Interval of the training times. Clean positions and positions of pure noise keep the times 0 and 1."""
 
     memory: float = 0.0
     """Share of the sequences that a step calls twice: the second call takes the features of the first, which has no
     gradient (self-conditioning). For a network that takes them, such as ``model.memory: true``."""
 
     order: str | None = None
-    """Train on the states that a sampler with an order meets, such as confidence, confidence:score=entropy or
-    left_to_right: rows of the batch descend along it with their true tokens. None: on random noise."""
+    """Order of a sampler, such as confidence, confidence:score=entropy or left_to_right, whose states are trained on:
+    rows of the batch descend along it with their true tokens. None: random noise."""
     order_per_step: int = 16
     """For ``order``, the least number of edges that a row descends in a step."""
     order_share: float = 1.0
@@ -144,10 +146,10 @@ class Loss:
             second.append(f"memory from a first pass in {self.memory:g} of the rows")
         drawn = [] if self.times == "uniform" or self.weigh_times else [f"times {self.times}, not divided out"]
         low, high = self.interval
-        between = [] if (low, high) == (0, 1) else [f"times from {low:g} to {high:g} alone"]
+        between = [] if (low, high) == (0, 1) else [f"times from {low:g} to {high:g} only"]
         rule, along = self.rule().about, []
         if self.order is not None:
-            rule = "all edges of a text over those summed"
+            rule = "scaled to all edges of a sequence"
             share = "" if self.order_share == 1 else f" for {self.order_share:g} of the rows"
             along = [f"along the order {self.order}{share}"]
         return ", ".join([rule, *padding, *asked, *second, *drawn, *between, *along])

@@ -48,9 +48,9 @@ class Data:
     """The text, and how sequences are cut from it."""
 
     corpus: Annotated[AnyCorpus | None, tyro.conf.AvoidSubcommands] = None
-    """Text and tokenizer, or symbols; none: what ``folder`` was prepared from. What is said must agree with it."""
+    """Text and tokenizer, or symbols; None: those of ``folder``. An explicit corpus must agree with the folder."""
     folder: Path = field(metadata=FIRST)
-    """Where ``python -m recipes.prepare`` put the tokens."""
+    """Folder of the tokens from ``python -m recipes.prepare``."""
     length: int = field(default=512, metadata=FIRST)
     """Tokens of a sequence: longer documents give a random window, shorter ones are padded."""
     packed: bool = field(default=False, metadata=FIRST)
@@ -64,7 +64,7 @@ class Data:
     def __post_init__(self) -> None:
         at_least(1, length=self.length)
         if self.wrap and self.packed:
-            raise ValueError("data.wrap: not with data.packed, choose one: rows are cut, or hold whole documents")
+            raise ValueError("data.wrap: not with data.packed, choose one: rows are cut, or contain whole documents")
 
     def whole(self) -> "Data":
         """Return the same with the corpus that the folder was prepared from, if none is given.
@@ -86,23 +86,23 @@ class Optimizer:
     lr: float = field(default=3e-4, metadata=FIRST)
     """Peak of the learning rate."""
     betas: tuple[float, float] = (0.9, 0.99)
-    """Of Adam's averages of the gradient and of its square."""
+    """Decays of Adam's averages of the gradient and of its square."""
     eps: float = 1e-9
     """Added to Adam's denominator."""
     weight_decay: float = 0.02
-    """Of all weights."""
+    """Weight decay of all weights."""
     max_grad_norm: float = 1.0
-    """Longer gradients are shortened to it."""
+    """Maximum norm of the gradient, which is clipped to it."""
     warmup: int = field(default=10_000, metadata=FIRST)
     """Steps over which the rate rises linearly."""
     final: float = 0.1
-    """Where the cosine ends, as a share of ``lr``; 1 keeps the rate constant."""
+    """Final value of the cosine schedule, as a share of ``lr``; 1 keeps the rate constant."""
     muon: bool = False
-    """Train the blocks' matrices by Muon (Jordan et al. 2024), at the same rate: short runs get further."""
+    """Train the blocks' matrices by Muon (Jordan et al. 2024), at the same rate: short runs reach a lower loss."""
     ema: float = 0.9999
     """Decay of the exponential moving average of the weights; 0 for none."""
     speeds_lr: float = 0.01
-    """Peak of the learning rate of the noise's speeds, where ``process.learn_speeds`` asks for them to be learned."""
+    """Peak of the learning rate of the noise's speeds, with ``process.learn_speeds``."""
 
     __pydantic_config__ = STRICT
 
@@ -119,7 +119,7 @@ class Optimizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Layout of the work; it changes no number but by rounding, and the units that dropout drops."""
+    """Distribution of the work; it changes numbers only by rounding, and by the units that dropout drops."""
 
     micro_batch: int | None = field(default=None, metadata=FIRST)
     """Sequences that one device takes at a time; None takes its share of the batch at once."""
@@ -134,8 +134,8 @@ class Hardware:
     threads: int = 4
     """Threads that read data."""
     peak: float | None = None
-    """Peak of one device in TFLOP/s, by which the log has the utilisation (MFU); none: that of an A100, H100 or H200,
-    and no utilisation on others."""
+    """Peak of one device in TFLOP/s, for the utilisation (MFU) in the log; None: that of an A100, H100 or H200, and no
+    utilisation on other devices."""
 
     __pydantic_config__ = STRICT
 
@@ -164,9 +164,9 @@ class Output:
     sample_steps: int = 128
     """Steps of the sampler."""
     samples: int = 4
-    """Texts that are drawn."""
+    """Number of samples."""
     untrained: bool = False
-    """Bound and samples before the first step too: where the network does not begin at random."""
+    """Measure the bound and draw samples before the first step too, for networks with trained initial weights."""
     save_every: int = 2000
     """Steps between checkpoints."""
     keep: int = 2
@@ -222,11 +222,12 @@ class Recipe:
 
     data: Data
     process: Values | str = field(metadata=FIRST)
-    """The noise: any that is registered, or ``package.module:object``; ``recipes.config.RunContext`` is filled in."""
+    """The noise: any that is registered, or ``package.module:object``; arguments of ``recipes.config.RunContext`` are
+    filled in."""
     pace: Values | str = TOGETHER
-    """Which position is noised when, of ``ddlib.paces``: together, blocks:size=16, left_to_right, or one's own."""
+    """Schedule of the positions, of ``ddlib.paces``: together, blocks:size=16, left_to_right, or your own."""
     model: Values | str = field(metadata=FIRST)
-    """The network, likewise; ``recipes.config.ModelContext`` is filled in."""
+    """The network, likewise; arguments of ``recipes.config.ModelContext`` are filled in."""
     optimizer: Optimizer = field(default_factory=Optimizer)
     output: Output
     loss: Loss = field(default_factory=Loss)
@@ -236,10 +237,10 @@ class Recipe:
     steps: int = field(metadata=FIRST)
     """Steps of the optimizer."""
     start: str = "random"
-    """"text": begin at the tokens' frequencies, with embeddings of their neighbourhoods; for short runs. Else the
-    folder of a run: begin at its weights."""
+    """Initial weights: random; "text", from the frequencies and neighbourhoods of the tokens, for short runs; or the
+    folder of a run, with its weights."""
     seed: int = field(default=0, metadata=FIRST)
-    """Of the weights, the order of the text, times, noise and dropout."""
+    """Seed of the weights, the order of the text, times, noise and dropout."""
 
     __pydantic_config__ = STRICT
 
@@ -257,7 +258,7 @@ class Recipe:
                 f"of the run without {WARM_UP} to warm up"
             )
         if self.optimizer.muon and self.hardware.shard:
-            raise ValueError("optimizer.muon: not with hardware.shard, it needs whole matrices")
+            raise ValueError("optimizer.muon: not with hardware.shard, as it requires whole matrices")
         if self.loss.auxiliary and "num_clusters" not in parts.keys("backbones", self.model["kind"]):
             raise ValueError(
                 f"loss.auxiliary={self.loss.auxiliary}: not with {self.model['kind']}, which has no head over clusters "
@@ -271,7 +272,9 @@ class Recipe:
         if self.data.packed and self.loss.auxiliary:
             raise ValueError("loss.auxiliary: not with data.packed")
         if self.data.packed and self.loss.levels != "independent":
-            raise ValueError(f"loss.levels={self.loss.levels!r}: not with data.packed, whose rows are many texts")
+            raise ValueError(
+                f"loss.levels={self.loss.levels!r}: not with data.packed, whose rows contain several documents"
+            )
 
     def order(self) -> Pace:
         """Build the pace.

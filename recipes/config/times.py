@@ -44,6 +44,6 @@ def time_density(
         try:
             return process.time_density(length, chance=chance)
         except TypeError as error:
-            warnings.warn(f"times are uniform, errors may be too small: {error}", UserWarning, stacklevel=2)
+            warnings.warn(f"times are uniform, and errors may be too small: {error}", UserWarning, stacklevel=2)
             return None
     return None if kind == UNIFORM else parts.build("times", kind, place="times")

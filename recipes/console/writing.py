@@ -22,6 +22,6 @@ def check_file(name: str, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"{name}={path}: may not be written: {error}") from error
+        raise ValueError(f"{name}={path}: cannot be written: {error}") from error
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise ValueError(f"{name}={path}: may not be written")

@@ -84,8 +84,8 @@ def check_lengths(data: "Prepared", length: int, packed: bool, place: str = "dat
             lengths = list(data.layout.lengths or (0,))
             raise ValueError(
                 f"{place}.packed=False: {data.folder} holds sequences of {min(lengths)} to {max(lengths)} symbols "
-                f"without padding, so rows must hold several: say --{place}.packed, or prepare it again with --ends, "
-                "which adds an end and padding"
+                f"without padding, so a row must contain several: pass --{place}.packed, or prepare it again with "
+                "--ends, which adds an end and padding"
             )
         return
     size = data.layout.fixed or length

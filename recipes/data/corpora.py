@@ -17,7 +17,7 @@ class Corpus:
     train: Source
     validation: Source
     tokenizer: str
-    """A model of the hub; a tokenizer.json or a folder with one; or "train:4096" to learn that many from the text."""
+    """A model of the hub; a tokenizer.json or a folder with one; or "train:4096" to learn 4096 from the text."""
     pad: str = "[PAD]"
     """Padding token, added to the vocabulary if missing."""
     bos: str | None = None
@@ -31,12 +31,12 @@ class Corpus:
 
     def __post_init__(self) -> None:
         if self.train == self.validation:
-            raise ValueError(f"validation={self.validation}: the same documents as train, hold others out")
+            raise ValueError(f"validation={self.validation}: must be other documents than train")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolCorpus:
-    """Sequences of symbols that are no text, from a source of ``ddlib.sources``, and those held out.
+    """Sequences of symbols that are not text, from a source of ``ddlib.sources``, and those held out.
 
     Raises:
         ValueError: held-out sequences in two ways; none; a stratified hold-out from another source.
@@ -63,11 +63,11 @@ class SymbolCorpus:
                 if (value := getattr(self, name)) is not None:
                     raise ValueError(f"{name}={value!r}: not with validation, which names the held-out sequences")
             if self.validation == self.source:
-                raise ValueError(f"validation={self.validation}: the same sequences as source, hold others out")
+                raise ValueError(f"validation={self.validation}: must be other sequences than source")
         if self.held_out is not None and self.held_out < 1:
             raise ValueError(f"held_out={self.held_out}: must be at least 1 sequence")
         if self.shuffle is not None and self.shuffle < 0:
-            raise ValueError(f"shuffle={self.shuffle}: must be at least 0, it is a seed")
+            raise ValueError(f"shuffle={self.shuffle}: must be at least 0, as it is a seed")
 
 
 def openwebtext(held_out: int = 100_000) -> Corpus:

@@ -19,8 +19,8 @@ def lookup(name: str) -> str | None:
 def nothing(name: str, error: Exception) -> str:
     """Return the message that this name exists neither here nor on the hub, with the hub's error."""
     if isinstance(error, HFValidationError):
-        return f"no folder {name}, and that is no name of a model on the hub"
+        return f"no folder {name}, and not a valid name of a model on the hub"
     answer = getattr(error, "response", None) if isinstance(error, HfHubHTTPError) else None
     if answer is None:
-        return f"no folder {name}, and no such model on the hub can be reached"
-    return f"no folder {name}, and the hub answers {answer.status_code}: no such model, or not for you"
+        return f"no folder {name}, and the hub does not answer"
+    return f"no folder {name}, and the hub answers {answer.status_code}: no such model, or no permission"

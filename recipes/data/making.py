@@ -42,7 +42,7 @@ def prepare(corpus: Corpus | SymbolCorpus, folder: Path, workers: int = 1, unkno
     if workers < 1:
         raise ValueError(f"workers={workers}: must be at least 1")
     if not 0 <= unknown <= 1:
-        raise ValueError(f"unknown={unknown}: must lie in [0, 1], the largest share of unknown symbols")
+        raise ValueError(f"unknown={unknown}: must lie in [0, 1], as it is the largest share of unknown symbols")
     if isinstance(corpus, SymbolCorpus):
         return prepare_symbols(corpus, folder)
 

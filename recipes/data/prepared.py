@@ -90,7 +90,7 @@ class Documents(Sequence[np.ndarray]):
             ValueError: the documents are no text.
         """
         if self._num_bytes is None:
-            raise ValueError("num_bytes: the documents are sequences of symbols, no text")
+            raise ValueError("num_bytes: the documents are sequences of symbols, not text")
         return self._num_bytes.to_numpy()
 
     @cached_property
@@ -191,7 +191,7 @@ def open_prepared(folder: Path, corpus: Corpus | SymbolCorpus | None = None) -> 
         more = f"; {others} more values differ" if others else ""
         raise ValueError(
             f"data.corpus.{place}={wanted!r}: {folder} holds another corpus, prepared with {there!r}{more}. To train "
-            f"on what it holds leave data.corpus out and say --data.folder {folder}"
+            f"on its content leave data.corpus out and pass --data.folder {folder}"
         )
     text = (folder / TOKENIZER).read_text(encoding="utf-8")
     if hashlib.sha256(text.encode()).hexdigest() != manifest["tokenizer"]["sha256"]:
@@ -201,7 +201,7 @@ def open_prepared(folder: Path, corpus: Corpus | SymbolCorpus | None = None) -> 
     for name, documents in splits.items():
         if len(documents) != manifest[name]["documents"]:
             raise ValueError(
-                f"{folder / name} holds {len(documents)} documents, the manifest says {manifest[name]['documents']}"
+                f"{folder / name} contains {len(documents)} documents, must contain {manifest[name]['documents']}"
             )
     ids = (manifest["tokenizer"][name] for name in ("pad", "bos", "eos"))
     fingerprint = dd.vocabulary.fingerprint(tokenizer.get_vocab())
@@ -257,12 +257,12 @@ def _manifest(folder: Path) -> dict[str, Any]:
             f"{folder} for text, array --files {folder} for ids"
         )
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not there: run python -m recipes.prepare ... --out {folder}")
+        raise FileNotFoundError(f"{folder} does not exist: run python -m recipes.prepare ... --out {folder}")
     path = folder / MANIFEST
     if not path.is_file():
         raise ValueError(
-            f"{folder} holds no prepared text, or only a part: it has no {MANIFEST}. Files of text or ids are prepared "
-            "by python -m recipes.prepare"
+            f"{folder} contains no prepared text, or only a part of it, as it has no {MANIFEST}. Files of text or ids "
+            "are prepared by python -m recipes.prepare"
         )
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))

@@ -102,13 +102,13 @@ class Sequences:
 
     def __post_init__(self) -> None:
         if not self.symbols:
-            raise ValueError("symbols: there are none")
+            raise ValueError("symbols: must have at least one")
         if len(set(self.symbols)) != len(self.symbols) or "" in self.symbols:
             twice = next(name for n, name in enumerate(self.symbols) if not name or name in self.symbols[:n])
             raise ValueError(f"symbols: {twice!r} is empty or occurs twice, names must be distinct")
         if self.separator and (bad := [name for name in self.symbols if name.split() != [name]]):
             raise ValueError(
-                f"symbols: {bad[0]!r} has white space, and separator={self.separator!r} is printed between"
+                f"symbols: {bad[0]!r} has white space, and separator={self.separator!r} is printed between symbols"
             )
         if self.values and len(self.values) != len(self.symbols):
             raise ValueError(
@@ -167,13 +167,13 @@ class Sequences:
         if len(bad := np.flatnonzero(values < 0)):
             names = dict.fromkeys(self.symbols[self.ragged.values[place]] for place in bad)
             listed = ", ".join(map(repr, islice(names, LISTED)))
-            raise ValueError(f"{name}: holds {len(names)} symbols that train lacks: {listed}")
+            raise ValueError(f"{name}: contains {len(names)} symbols that train does not contain: {listed}")
         labels = None
         if self.labels is not None:
             labels = _matched(self.classes, other.classes)[np.asarray(self.labels)]
             if len(bad := np.flatnonzero(labels < 0)):
                 unseen = self.classes[int(self.labels[bad[0]])]
-                raise ValueError(f"labels: row {bad[0]} of {name} is {unseen!r}, a class that train lacks")
+                raise ValueError(f"labels: row {bad[0]} of {name} is {unseen!r}, a class that train does not contain")
         return replace(other, ids=Ragged(values, self.ragged.offsets), labels=labels, notes=self.notes)
 
 

@@ -31,7 +31,7 @@ BY_LINE: SampleBy = "line"
 
 CUTS: dict[SampleBy, str] = {
     "line": "a line",
-    "paragraph": "what stands between empty lines",
+    "paragraph": "a block between empty lines",
     "document": "a whole file",
 }
 """Description of a document of a .txt file, for messages."""
@@ -119,7 +119,7 @@ class Files:
         try:
             return read([str(file) for file in files], cache_dir=cache, **options)
         except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:
-            cause = error.__cause__ or "there is nothing in it"
+            cause = error.__cause__ or "it is empty"
             raise ValueError(f"{source.path} cannot be read as {builder}: {cause}") from error
 
     def identity(self, source: Source) -> dict[str, str]:
@@ -136,7 +136,7 @@ class Hub:
         try:
             return datasets.load_dataset(source.path, source.name, split=split, revision=source.revision)
         except (OSError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{source.path!r} is no file or folder here, and the hub says: {error}") from error
+            raise ValueError(f"{source.path!r} is not a local file or folder, and the hub answers: {error}") from error
 
     def identity(self, source: Source) -> dict[str, str]:
         files = self.load(source, None).cache_files
@@ -287,7 +287,7 @@ def _part(source: Source, count: int) -> Sequence[int]:
     taken = range(count)[slice(first, last)]
     if not fits or not taken:
         files = map(str, find_files(source.path)) if is_cut(source) else ()
-        fault = f"takes none of the {count} documents of {source.path}"
+        fault = f"contains none of the {count} documents of {source.path}"
         fault = fault if fits else f"{source.path} has only {count} documents"
         cut = cutting(source.sample_by, files)
         raise ValueError(f"split={source.split!r}: {fault}{cut and f': {cut}'}")

@@ -104,7 +104,7 @@ def examples(
         raise ValueError(f"rank={rank}: must be below world={world}")
     rows = pack(documents.lengths, length, seed) if packed else range(len(documents))
     if len(rows) < world:
-        raise ValueError(f"world={world}: there are only {len(rows)} rows of text, fewer than processes")
+        raise ValueError(f"world={world}: must be at most {len(rows)}, the number of rows")
 
     mine = slice(start + rank, END, world)
     data = _ordered(rows, _filling(documents, length, pad_id), seed)

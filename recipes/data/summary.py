@@ -50,7 +50,7 @@ def _symbols_table(prepared: Prepared, layout: Layout) -> str:
         facts.append(f"{len(layout.classes)} classes")
     notes = [f"{name}: {note}" for name in SPLITS for note in prepared.manifest["notes"][name]]
     if len(prepared.validation) < 2:
-        notes.append("validation: a single sequence, and a run refuses it; hold out at least 2")
+        notes.append("validation: a single sequence, but a run requires at least 2")
     facts.append(f"vocabulary {prepared.fingerprint[:12]}")
     return "\n".join([f"{prepared.folder}: {', '.join(facts)}", *_aligned(rows), *notes])
 
@@ -69,7 +69,7 @@ def _unknown(prepared: Prepared, name: str) -> str:
 def _notes(prepared: Prepared) -> Iterator[str]:
     manifest = prepared.manifest
     if len(prepared.validation) < 2:
-        yield "validation: a single document, and a run refuses it; hold out at least 2"
+        yield "validation: a single document, but a run requires at least 2"
     rules = {split: manifest["corpus"][split]["sample_by"] for split in SPLITS}
     cuts = {split: cutting(rules[split], manifest["inputs"][split]["content"]) for split in SPLITS}
     alike = {"text": cuts["train"]} if cuts["train"] == cuts["validation"] else cuts
@@ -78,7 +78,7 @@ def _notes(prepared: Prepared) -> Iterator[str]:
         facts = manifest[split]
         empty = facts["empty"] / (facts["empty"] + facts["documents"])
         if cuts[split] and rules[split] == "line" and empty >= MANY:
-            yield f"{split}: {empty:.0%} of the lines are empty, --sample-by paragraph cuts there"
+            yield f"{split}: {empty:.0%} of the lines are empty, --sample-by paragraph splits at them"
     for name in SPLITS:
         if symbols := manifest.get("unknown", {}).get(name, {}).get("symbols"):
             yield f"{name}: unknown symbols, the first {len(symbols)} of them: {listed(symbols)}"

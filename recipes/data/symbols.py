@@ -197,7 +197,7 @@ def _split(corpus: SymbolCorpus, sources: Mapping[str, Source]) -> tuple[dict[st
         read[name] = found if empty[name] == 0 else found.select(rows)
     whole = read["train"]
     if corpus.ends and (taken := {END, PAD} & set(whole.symbols)):
-        raise ValueError(f"ends=True: a symbol is called {taken.pop()!r} already")
+        raise ValueError(f"ends=True: {taken.pop()!r} is the name of a symbol already")
     order = np.arange(len(whole))
     if corpus.shuffle is not None:
         order = np.random.Generator(np.random.Philox(corpus.shuffle)).permutation(order)
@@ -205,7 +205,7 @@ def _split(corpus: SymbolCorpus, sources: Mapping[str, Source]) -> tuple[dict[st
         return {"train": whole.select(order), "validation": read["validation"].matched(whole, "validation")}, empty
     count = max(len(whole) // 20, 2) if corpus.held_out is None else corpus.held_out
     if count >= len(whole):
-        raise ValueError(f"held_out={count}: there are only {len(whole)} sequences, and some must be left to train on")
+        raise ValueError(f"held_out={count}: must be below {len(whole)}, the number of sequences")
     held = np.zeros(len(whole), dtype=bool)
     held[_held_out(whole, order, count, corpus.by)] = True
     return {"train": whole.select(order[~held[order]]), "validation": whole.select(order[held[order]])}, empty

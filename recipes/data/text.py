@@ -97,7 +97,9 @@ def hold_out(speeches: list[Speech], fraction: float) -> tuple[list[Speech], lis
         cut -= 1
         held += len(speeches[cut].text)
     if cut == 0:
-        raise ValueError(f"{len(speeches)} speeches cannot spare {fraction:.0%} for validation: give more")
+        raise ValueError(
+            f"{len(speeches)} speeches are too few for a share of {fraction:.0%} for validation: give more"
+        )
     return speeches[:cut], speeches[cut:]
 
 
@@ -113,9 +115,9 @@ def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:
         ValueError: if the vocabulary cannot hold the 256 bytes or the text is empty or too short for so many tokens.
     """
     if vocab_size < 257:
-        raise ValueError(f"vocab_size={vocab_size}: 256 are taken by the bytes, ask for more")
+        raise ValueError(f"vocab_size={vocab_size}: must be above 256, the number of tokens for single bytes")
     if not text.strip():
-        raise ValueError("text is empty: there is nothing to learn a vocabulary from")
+        raise ValueError("text is empty: a vocabulary cannot be learned from it")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -125,7 +127,7 @@ def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     # One item per paragraph; the line break stays with the paragraph that it ends.
     tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
     if tokenizer.get_vocab_size() < vocab_size:
-        raise ValueError(f"vocab_size={vocab_size}: the text yields only {tokenizer.get_vocab_size()} words")
+        raise ValueError(f"vocab_size={vocab_size}: the text yields only {tokenizer.get_vocab_size()} tokens")
     return tokenizer
 
 
@@ -147,6 +149,6 @@ def windows(tokens: Int[Tensor, " N"], length: int, bytes_per_token: Int[Tensor,
         ValueError: if the window is longer than the text.
     """
     if not 0 < length <= len(tokens):
-        raise ValueError(f"length={length}: a window must have between 1 token and the text's {len(tokens)}")
+        raise ValueError(f"length={length}: must lie in 1..{len(tokens)}, the number of tokens of the text")
     cut = tokens[: len(tokens) // length * length].view(-1, length)
     return Windows(cut, bytes_per_token[cut].sum(-1))

@@ -60,14 +60,14 @@ def load_tokenizer(name: str, revision: str | None = None) -> Tokenizer:
         try:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # tokenizers raises no narrower class
-            raise ValueError(f"tokenizer={name!r}: {path} is no tokenizer: {error}") from error
+            raise ValueError(f"tokenizer={name!r}: {path} is not a tokenizer: {error}") from error
     elif path.name.endswith(".json"):
         raise FileNotFoundError(f"tokenizer={name!r}: there is no file {path}")
     else:
         try:
             tokenizer = Tokenizer.from_pretrained(name, **({} if revision is None else {"revision": revision}))
         except Exception as error:
-            raise ValueError(f"tokenizer={name!r}: no file or folder here, and the hub says: {error}") from error
+            raise ValueError(f"tokenizer={name!r}: not a local file or folder, and the hub answers: {error}") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -176,7 +176,7 @@ def _missing(tokenizer: Tokenizer, roles: Mapping[str, tuple[str | None, Sequenc
     flags = " and ".join(f"--{role} TOKEN" for role in roles)
     special = _special_looking(tokenizer)
     there = f"its special tokens are {', '.join(special)}" if special else "it has no special tokens"
-    return f"{'; '.join(faults)}. Name one that it has with {flags}; {there}"
+    return f"{'; '.join(faults)}. Choose one of its tokens by {flags}; {there}"
 
 
 def _special_looking(tokenizer: Tokenizer, most: int = 12) -> list[str]:

@@ -153,7 +153,6 @@ def check_unknown(
     accept = f", or accept them by --unknown {math.ceil(share * 100) / 100:g}" if reads_all else ""
     raise ValueError(
         f"{name}: {count:,} symbols of {getattr(corpus, name).path} ({share:.2%} of the tokens, at most {largest:.2%} "
-        f"pass) are none of tokenizer={corpus.tokenizer!r} and {becoming(token, reads_all)}: "
-        f"{listed(unknown[name]['symbols'])}. Take another tokenizer (train:4096 learns one that has every "
-        f"byte){accept}"
+        f"are accepted) are not in tokenizer={corpus.tokenizer!r} and {becoming(token, reads_all)}: "
+        f"{listed(unknown[name]['symbols'])}. Use another tokenizer (train:4096 learns one with every byte){accept}"
     )

@@ -89,7 +89,7 @@ def wrapped(data: Prepared, length: int, place: str = "data") -> Prepared:
     if data.classes:
         raise ValueError(f"{asked} have labels: a row would have several")
     if not data.ends or data.eos_id is None:
-        raise ValueError(f"{asked} have no end: prepare it again with --ends, or say --{place}.packed")
+        raise ValueError(f"{asked} have no end: prepare it again with --ends, or pass --{place}.packed")
     if length <= EDGES:
         raise ValueError(f"{place}.length={length}: must be at least {EDGES + 1} with {place}.wrap")
     begin, skip = (data.eos_id, 0) if data.bos_id is None else (data.bos_id, 1)
@@ -100,6 +100,6 @@ def wrapped(data: Prepared, length: int, place: str = "data") -> Prepared:
         if len(rows) < least:
             raise ValueError(
                 f"{place}.length={length}: {data.folder} holds {len(rows)} whole rows of it for {name}, must hold at "
-                f"least {least} with {place}.wrap: take shorter rows, or prepare it again with more text"
+                f"least {least} with {place}.wrap: use shorter rows, or prepare it again with more text"
             )
     return cut

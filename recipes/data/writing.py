@@ -45,7 +45,7 @@ def once(folder: Path, content: Callable[[], tuple[dict[str, Any], Callable[[Pat
         if folder.is_dir() and any(folder.iterdir()):
             prepared = open_prepared(folder)
             if differing := changes(prepared.manifest["inputs"], inputs):
-                raise OtherContentError(f"{folder} holds something else, choose another folder: {_listed(differing)}")
+                raise OtherContentError(f"{folder} contains other data, choose another folder: {_listed(differing)}")
             return prepared
         with _new(folder) as unfinished:
             write(unfinished)

@@ -67,7 +67,7 @@ def word_embeddings(
         ValueError: if the text is not longer than ``reach``, or ``dim`` not below the vocabulary.
     """
     if len(tokens) <= reach:
-        raise ValueError(f"tokens: {len(tokens)} of them cannot have neighbours up to {reach} apart; give more text")
+        raise ValueError(f"tokens: {len(tokens)} are too few for neighbours at distances up to {reach}; give more text")
     if not 0 < dim < vocab_size:
         raise ValueError(f"dim={dim}: must lie between 1 and vocab_size-1={vocab_size - 1}")
     return ppmi_vectors(cooccurrences(tokens, vocab_size, reach), dim, smoothing, seed)
@@ -143,8 +143,8 @@ def start_at_centroids(model: DiT, clusters: Clusters) -> None:
     states, dim = words + len(rows) + 1, model.embedding.embedding_dim
     if (model.vocab_size, model.num_states) != (words, states):
         raise ValueError(
-            f"clusters has {words} words and {len(rows)} clusters, so {states} states with the mask: the model must "
-            f"have as many, it has {model.vocab_size} words and {model.num_states} states"
+            f"clusters has {words} tokens and {len(rows)} clusters, so {states} states with the mask: the model must "
+            f"have the same numbers, but has {model.vocab_size} tokens and {model.num_states} states"
         )
     if rows.shape[1] != dim:
         axes = torch.linalg.svd(rows, full_matrices=False).Vh[:dim]

@@ -97,7 +97,7 @@ def _path(wanted: int | list[int] | str, data: Prepared) -> Path:
     if _is_list(wanted):  # stored beside the data as other clusters are, until the file changes
         if not (file := Path(str(wanted))).is_file():
             raise FileNotFoundError(
-                f"clusters={wanted!r}: there is no such file; python -m recipes.clusters makes one, or give a number"
+                f"clusters={wanted!r}: there is no such file; python -m recipes.clusters writes one, or give a number"
             )
         return data.folder / f"clusters-named-{content_hash(file)[:12]}"
     if isinstance(wanted, str):

@@ -46,7 +46,7 @@ class Similarity:
             if wrong.any():
                 i, j = (int(place[0]) for place in np.nonzero(wrong))
                 first, second = (self.symbols[k] if self.symbols else k for k in (i, j))
-                other = f" and {self.matrix[j, i]:g} the other way round" if fault == "must be symmetric" else ""
+                other = f" and {self.matrix[j, i]:g} in the other order" if fault == "must be symmetric" else ""
                 raise ValueError(
                     f"similarity={self.source!r}: that of {first!r} and {second!r} is {self.matrix[i, j]:g}{other}, "
                     f"{fault}"
@@ -76,7 +76,7 @@ class Similarity:
         places = {symbol: place for place, symbol in enumerate(symbols)}
         if missing := [token for token in wanted if token not in places]:
             raise ValueError(
-                f"similarity={self.source!r}: has {len(symbols)} symbols and lacks {len(missing)} of the vocabulary's "
+                f"similarity={self.source!r}: has {len(symbols)} symbols, but not {len(missing)} of the vocabulary's "
                 f"{len(wanted)}: {', '.join(map(repr, missing[:LISTED]))}"
             )
         found = np.full((len(tokens), len(tokens)), np.nan)

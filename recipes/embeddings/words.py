@@ -37,7 +37,7 @@ class Words:
 def filled(vectors: Float[Tensor, "V dim"], console: Console) -> Float[Tensor, "V dim"]:
     """Replace rows of zeros by the mean of the others, which has no direction of preference."""
     present = (vectors != 0).any(1)
-    console.print(f"vectors    {int(present.sum())} of {len(vectors)} tokens have one, the rest get their mean")
+    console.print(f"vectors    {int(present.sum())} of {len(vectors)} tokens have one, the others get the mean")
     if not present.any():
         raise ValueError("vectors: no token of the vocabulary has one; is it the same language and tokenizer?")
     return torch.where(present[:, None], vectors, vectors[present].mean(0))
@@ -58,7 +58,7 @@ def read_words(options: argparse.Namespace, console: Console) -> Words:
             given = Vocabulary(str(options.tokenizer), tokenizer.get_vocab()) if data is None else data.vocabulary
             vocabulary = own.get_vocab()
             padding = None if data is None or data.pad_id in vocabulary.values() else data.pad_id
-            advice, size = "Take text, or --tokenizer, of that model", tokenizer.get_vocab_size()
+            advice, size = "Use prepared text, or --tokenizer, of that model", tokenizer.get_vocab_size()
             model = Vocabulary(source, vocabulary)
             check_same_tokens(f"--vectors {source}", given, model, advice, size=size, padding=padding)
         tokenizer = tokenizer or own
@@ -95,7 +95,7 @@ def similar_words(source: str, data: Prepared | None, place: Path | None, consol
     similarity = read_similarity(source)
     if data is None and place is None:
         if not similarity.symbols:
-            raise ValueError(f"similarity={source!r}: names no symbols: give --data or --tokenizer")
+            raise ValueError(f"similarity={source!r}: contains no names of symbols: give --data or --tokenizer")
         separator = "" if all(len(symbol) == 1 for symbol in similarity.symbols) else " "
         tokenizer = named_tokenizer(similarity.symbols, separator, ends=False)
     else:

@@ -117,7 +117,7 @@ def newest(folder: Path, say: Callable[[str], None]) -> Iterator[tuple[Path, Fac
         try:
             yield path, Facts(**check_manifest(path))
         except ManifestError as error:
-            say(f"passing over a damaged checkpoint: {error}")
+            say(f"skipping a damaged checkpoint: {error}")
 
 
 def load(path: Path, state: State, world: World) -> None:

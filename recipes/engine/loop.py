@@ -57,7 +57,7 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
         for message in messages:
             watch.say(message)
         if run.facts.step >= recipe.steps:
-            watch.say(f"{recipe.steps} steps were made already: nothing to do")
+            watch.say(f"{recipe.steps} steps are done already: nothing to do")
             return True
         if recipe.output.untrained and run.facts.step == 0:
             measured(run, watch)
@@ -69,7 +69,9 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
             trace()
             attend(run, watch, result.stop)
             if result.stop:
-                watch.say(f"asked to stop: saved after step {run.facts.step}; the same command goes on from there")
+                watch.say(
+                    f"stopping at a signal: saved after step {run.facts.step}; the same command resumes from there"
+                )
             if result.stop or run.facts.step == recipe.steps:
                 break
         return run.facts.step >= recipe.steps
@@ -114,7 +116,7 @@ def resume(run: Run, accept_changes: bool) -> list[str]:
             )
         checkpoint.load(path, run.state, run.world)
         run.facts = replace(facts, recipe=run.facts.recipe, vocabulary=run.facts.vocabulary, world=run.world.size)
-        return [*messages, f"going on from step {facts.step}", *changes]
+        return [*messages, f"resuming from step {facts.step}", *changes]
     return messages
 
 

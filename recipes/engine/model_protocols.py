@@ -85,7 +85,7 @@ def served(pace: Pace, length: int, model: nn.Module) -> Pace:
         ValueError: sequences of this length have a time per position, and it takes one per sequence.
     """
     if own_times(pace, length):
-        setting = f"pace={pace!r}, which gives positions times of their own"
+        setting = f"pace={pace!r}, which has a separate time for each position"
         if not able(model, OwnTimes, setting, "own_times").own_times:
             raise ValueError(f"{setting}: not with {type(model).__name__}, whose own_times is False")
     return pace

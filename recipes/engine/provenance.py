@@ -47,7 +47,7 @@ def record(folder: Path, step: int, plugins: Mapping[str, Mapping[str, str | Non
         file.write(json.dumps({"step": step} | now) + "\n")
     messages = []
     if (before["commit"], before["changes"]) != (now["commit"], now["changes"]):
-        messages.append("the code is not the same as at the last start: its losses may differ")
+        messages.append("the code is not the same as at the last start: losses may differ")
     for name, value in now["versions"].items():
         if before["versions"].get(name) != value:
             messages.append(f"{name} is {value}, was {before['versions'].get(name)}")

@@ -77,7 +77,9 @@ class FromText(RunContext):
         self._world.barrier()
         found = clusters_for(clusters, self._data)
         if self._asked not in (None, clusters):
-            raise ValueError(f"clusters={clusters!r}: the parts of a process share theirs, another has {self._asked!r}")
+            raise ValueError(
+                f"clusters={clusters!r}: must be the same in all parts of a process, another part has {self._asked!r}"
+            )
         self._asked, self.clusters = clusters, found
         return list(found.parents)
 
@@ -131,7 +133,7 @@ def check_pretrained(recipe: Recipe, data: Prepared) -> None:
         if is_there(name, "config.json", recipe.model.get("revision")):  # else the network refuses the name
             warnings.warn(
                 f"model.name_or_path={name!r}: has no tokenizer.json to compare with the text's tokenizer, "
-                f"{data.vocabulary}; make sure that ids mean the same tokens to both",
+                f"{data.vocabulary}; check that an id is the same token in both",
                 stacklevel=2,
             )
         return
@@ -174,7 +176,7 @@ def fitting_pace(recipe: Recipe) -> dd.paces.Pace:
     if own_times(pace, recipe.data.length):
         asked = f"pace={pace!r}"
         if recipe.data.packed:
-            raise ValueError(f"{asked}: not with data.packed, whose rows are many texts")
+            raise ValueError(f"{asked}: not with data.packed, whose rows contain several documents")
         if recipe.loss.levels != "independent":
             raise ValueError(
                 f"{asked}: not with loss.levels={recipe.loss.levels!r}, which draws the tokens of one time together; "
@@ -192,9 +194,7 @@ def published(recipe: Recipe) -> Path:
     folder = Path(recipe.start)
     folder = folder / WEIGHTS if (folder / WEIGHTS).is_dir() else folder
     if not (folder / RECIPE).exists():
-        raise ValueError(
-            f"start={recipe.start!r}: must be 'random', 'text' or the folder of a run; there are no saved weights there"
-        )
+        raise ValueError(f"start={recipe.start!r}: must be 'random', 'text' or the folder of a run with saved weights")
     return folder
 
 
@@ -207,7 +207,7 @@ def make_model(recipe: Recipe, known: ModelContext) -> nn.Module:
     torch.manual_seed(recipe.seed)
     model = parts.build("backbones", recipe.network, known, "model")
     if not isinstance(model, nn.Module):
-        raise ValueError(f"model: {recipe.model['kind']} gives {model!r}, must be a torch.nn.Module to be trained")
+        raise ValueError(f"model: {recipe.model['kind']} returns {model!r}, must return a torch.nn.Module")
     if recipe.data.packed:
         able(model, Packs, "data.packed=True", "pack")
     elif (limit := getattr(model, "max_length", None)) is not None and recipe.data.length > limit:
@@ -242,16 +242,16 @@ def start(
             same = len(theirs) == len(clusters.parents) and all(map(torch.equal, theirs, clusters.parents))
             if not same:
                 raise ValueError(
-                    f"start={recipe.start!r}: its states are other clusters than those of the process. Take its own: "
-                    f"--process.clusters {folder / CLUSTERS}"
+                    f"start={recipe.start!r}: its states are other clusters than those of the process. Use those of "
+                    f"the run: --process.clusters {folder / CLUSTERS}"
                 )
         try:
             fill(model, folder / "model.safetensors")
         except ValueError as error:
             other = difference(read_recipe(folder / RECIPE).model, recipe.model, "model")
             raise ValueError(
-                f"start={recipe.start!r}: {error}. The network must be that of {folder / RECIPE}, with as many "
-                f"tokens and states{f'; {other}' if other else ''}"
+                f"start={recipe.start!r}: {error}. The network must be that of {folder / RECIPE}, with the same "
+                f"numbers of tokens and states{f'; {other}' if other else ''}"
             ) from error
         return
     text = stream(data)
@@ -287,7 +287,7 @@ def check_folder(recipe: Recipe, model: nn.Module) -> None:
         probe.write_bytes(b"probe")
         probe.unlink()
     except OSError as error:
-        raise OSError(f"output.folder={folder}: cannot be written to ({error.strerror})") from error
+        raise OSError(f"output.folder={folder}: cannot be written ({error.strerror})") from error
     # weights, two moments and the average, in each of those kept, the best one, and the one being written
     copies = 3 + (recipe.optimizer.ema > 0)
     size = sum(p.numel() * p.element_size() for p in model.parameters())
@@ -295,5 +295,5 @@ def check_folder(recipe: Recipe, model: nn.Module) -> None:
     if free < needed:
         raise OSError(
             f"output.folder={folder}: {free / 1e9:.1f} GB are free there, the checkpoints need {needed / 1e9:.1f} GB; "
-            "free some, keep fewer (output.keep), or write elsewhere"
+            "free some, keep fewer (output.keep), or choose another folder"
         )

@@ -43,7 +43,9 @@ class Speeds:
         if recipe.data.packed:
             raise ValueError("process.learn_speeds: not with data.packed, whose documents share rows")
         if own_times(recipe.order(), recipe.data.length):
-            raise ValueError(f"process.learn_speeds: not with pace={recipe.order()!r}, whose positions have own times")
+            raise ValueError(
+                f"process.learn_speeds: not with pace={recipe.order()!r}, whose positions have separate times"
+            )
         return cls(process, recipe)
 
     @contextmanager

@@ -124,7 +124,7 @@ def shared(process: dd.processes.ForwardProcess, pace: dd.paces.Pace, length: in
     except (TypeError, ValueError) as error:
         raise ValueError(f"bound_{error}") from error
     if coupling != "independent" and own_times(pace, length):
-        rule = "positions have times of their own; must be 'independent'"
+        rule = "positions have separate times; must be 'independent'"
         raise ValueError(f"bound_levels={coupling!r}: not with pace={pace!r}, whose {rule}")
     return coupling
 

@@ -19,8 +19,8 @@ COSTS = ("drawing_together", "order")
 
 
 HOW = (
-    "drawing together against the same order one position at a time, which is the cost of the order against left to "
-    "right; in nats per token, ± of the difference over sequences"
+    "drawing_together is the excess over the same order with one position at a time, order is the excess of that "
+    "order over left to right; in nats per token, ± of the difference over sequences"
 )
 """Explanation of the costs."""
 
@@ -35,9 +35,9 @@ def check_order(name: str | None, steps: int | None, group: int | None) -> None:
         check_sampler(name, "likelihood")
     for option, value in (("likelihood_steps", steps), ("likelihood_group", group)):
         if name is None and value is not None:
-            raise ValueError(f"{option}={value}: of no likelihood, name an order by likelihood")
+            raise ValueError(f"{option}={value}: requires an order, given by likelihood")
     if steps is not None and group is not None:
-        raise ValueError(f"likelihood_group={group}: must be given without likelihood_steps={steps}")
+        raise ValueError(f"likelihood_group={group}: not with likelihood_steps={steps}")
 
 
 def reader(

@@ -25,7 +25,7 @@ TEXTS = (
 def judge(name: str, bos: bool, world: World) -> tuple[Scorer | None, str | None]:
     """Return the scorer, in the process that uses it; or the reason that there is none."""
     if name == NONE or not world.first:
-        return None, "not asked for"
+        return None, "not requested"
     try:
         return load_scorer(name, world.device, bos), None
     except (ValueError, ImportError) as error:
@@ -34,7 +34,7 @@ def judge(name: str, bos: bool, world: World) -> tuple[Scorer | None, str | None
 
 def warned(error: Exception) -> str:
     """Warn about what is missing, and return it: the bound is useful without it."""
-    print(f"warning: no generative perplexity, the bound alone: {error}", file=sys.stderr)
+    print(f"warning: no generative perplexity, only the bound: {error}", file=sys.stderr)
     return str(error)
 
 

@@ -42,14 +42,13 @@ def show(result: dict[str, Any], console: Console) -> None:
     if setup["pace"] != repr(Together()):
         grid = f"at {setup['pace']}, {grid}"
     console.print(
-        f"bound: {grid}over {basis(setup['sequences'], setup['replicates'], noun)}, {setup['tokens']} tokens; over "
-        f"sequences ± is of {noun}s and of the noise that is left, over replicates (draws) of times and noise alone; "
-        f"times {setup['density_of_times']}, errors {setup['method']}"
-        + (f"; {setup['caveat']}" if setup["caveat"] else "")
+        f"bound: {grid}over {basis(setup['sequences'], setup['replicates'], noun)}, {setup['tokens']} tokens; the ± "
+        "over sequences includes the remaining noise, the ± over replicates (draws) only times and noise; times "
+        f"{setup['density_of_times']}, errors {setup['method']}" + (f"; {setup['caveat']}" if setup["caveat"] else "")
     )
     if (same := result["validation"]) is not None:
         console.print(
-            f"of these, what validation in training took: {same['value']:.4f} ± {same['error']:.4f} {same['unit']} "
+            f"of these, the draws of validation in training: {same['value']:.4f} ± {same['error']:.4f} {same['unit']} "
             f"over {basis(same['sequences'], same['draws'], noun)}"
         )
     if likely is not None:

@@ -56,7 +56,7 @@ def metrics_of(name: str | None, data: Prepared) -> Any | None:
         ValueError: metrics of text, an unknown name, data that the metrics do not support.
     """
     if name is not None and name != NONE and data.layout is None:
-        raise ValueError(f"metrics={name!r}: the data is text, whose samples a scorer measures, by --scorer")
+        raise ValueError(f"metrics={name!r}: the data is text, whose samples are measured by --scorer")
     if data.layout is None or name == NONE:
         return None
     if name is None and not is_registered("metrics", data.layout.kind):

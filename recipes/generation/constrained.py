@@ -71,7 +71,7 @@ class Constraint:
         try:
             return _outlines(self.name).json_schema.build_regex_from_schema(json.dumps(schema))
         except ValueError as error:
-            raise ValueError(f"{self.name}: outlines-core has no pattern for it: {error}") from error
+            raise ValueError(f"{self.name}: outlines-core cannot convert it: {error}") from error
 
     @property
     def schema(self) -> Any:
@@ -182,9 +182,9 @@ def pieces(saved: LoadedModel) -> dict[int, bytes]:
         found = {word: tokenizer.decode([word]).encode() for word in entries if word not in added}
         if tokenizer.decode(list(found)).encode() != b"".join(found.values()):
             raise ValueError(
-                f"{saved.name}: the tokens of its tokenizer become text together and not each alone, as where spaces "
-                "are added between them, so that no constraint on text is one on tokens. It must be byte-level, have "
-                "byte fallback or be one of symbols; in Python dd.sample(constraint=) takes an Automaton over tokens"
+                f"{saved.name}: its tokenizer decodes tokens jointly, for example with spaces between them, so a "
+                "constraint on text cannot be converted to one on tokens. It must be byte-level, have byte fallback "
+                "or be one of symbols; in Python dd.sample(constraint=) takes an Automaton over tokens"
             )
     found |= {word: text.encode() for word, text in added.items() if word in entries}
     return {word: piece for word, piece in found.items() if piece}
@@ -270,5 +270,5 @@ def _index(name: str, pattern: str, tokens: Mapping[bytes, list[int]], end: int)
         return outlines.Index(pattern, outlines.Vocabulary(end, dict(tokens)))
     except ValueError as error:
         raise ValueError(
-            f"{name}: outlines-core has no automaton for it, with neither look-around nor back-references: {error}"
+            f"{name}: outlines-core cannot convert it, as it does not support look-around and back-references: {error}"
         ) from error

@@ -57,7 +57,7 @@ class FoundLength:
         for key, value in options.items():
             if key != "max" and key not in keys:
                 raise ValueError(
-                    f"length={self.text!r}: {key!r} is no option of {kind}, which has {', '.join(keys)} and max"
+                    f"length={self.text!r}: {key!r} is not an option of {kind}, which has {', '.join(keys)} and max"
                 )
             if key == "max" and (type(value) is not int or value < 1):
                 raise ValueError(f"length={self.text!r}: max must be a number of tokens, at least 1")
@@ -86,7 +86,7 @@ class FoundLength:
         """
         most: int = self._parsed[1].get("max", min(saved.length, MOST))
         if most > saved.length:
-            raise ValueError(f"length={self.text!r}: max must be at most {saved.length}, which {saved.name} knows")
+            raise ValueError(f"length={self.text!r}: max must be at most {saved.length}, the maximum of {saved.name}")
         return most
 
     def rule(self, saved: LoadedModel) -> Length:
@@ -108,11 +108,13 @@ class FoundLength:
         most, rule, sampler = self.limit(saved), self.rule(saved), make_sampler(saved, sampling.sampler)
         pace = sampling.course(saved, most)
         if pace.block is not None or own_times(pace, most):
-            raise ValueError(f"length={self.text!r}: not with pace={pace!r}, a text changes as a whole")
+            raise ValueError(
+                f"length={self.text!r}: not with pace={pace!r}, as all positions of a text must have one time"
+            )
         if sampling.memory:
-            raise ValueError(f"length={self.text!r}: not with memory, whose features belong to positions")
+            raise ValueError(f"length={self.text!r}: not with memory, whose features are those of fixed positions")
         if any(text is not None and GAP.search(text) for text in texts):
-            raise ValueError(f"length={self.text!r}: not with gaps in a prompt, which is then a whole text")
+            raise ValueError(f"length={self.text!r}: not with gaps in a prompt, which is then the whole text")
         try:
             rule.check(saved.process, sampler)
         except TypeError as error:

@@ -62,7 +62,7 @@ def check_prompt(text: str, chat: bool = False) -> None:
     if found := LIKE_A_GAP.search(GAP.sub("", text)):
         raise ValueError(f"prompt: {found[0]} would be read as text; did you mean [MASK], or [MASK:3] for three?")
     if chat and (found := GAP.search(text)):
-        raise ValueError(f"prompt: {found[0]} is a gap, and a message has none: leave out --chat, or the gap")
+        raise ValueError(f"prompt: {found[0]} is a gap, which a message cannot contain: leave out --chat or the gap")
 
 
 def check_known(saved: LoadedModel, name: str, text: str, allowed: bool = False) -> None:
@@ -83,9 +83,9 @@ def check_known(saved: LoadedModel, name: str, text: str, allowed: bool = False)
     for part in GAP.split(text)[::2]:
         found.update(tokenizer.unknown(part))
     if found:
-        accept = "; --unknown lets them pass" if tokenizer.reads_all else ""
+        accept = "; --unknown accepts them" if tokenizer.reads_all else ""
         raise ValueError(
-            f"{name}: {found.total()} symbols are none of the tokenizer of {saved.name} and {tokenizer.become}: "
+            f"{name}: {found.total()} symbols are not in the tokenizer of {saved.name} and {tokenizer.become}: "
             f"{listed(dict(found.most_common(LISTED)))}{accept}"
         )
 
@@ -108,9 +108,9 @@ def read_prompts(path: Path) -> tuple[str, ...]:
     try:
         found = tuple(line for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
     except UnicodeDecodeError as error:
-        raise ValueError(f"prompts={path}: is no text in UTF-8: {error}") from error
+        raise ValueError(f"prompts={path}: must be text in UTF-8: {error}") from error
     if not found:
-        raise ValueError(f"prompts={path}: holds no line of text, must hold a prompt on each")
+        raise ValueError(f"prompts={path}: must contain a prompt on each line")
     return found
 
 
@@ -131,14 +131,14 @@ def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tenso
     states += saved.encode(text[end:])
     given = len(states)
     if end and not has_mask(saved):
-        raise ValueError(f"prompt: has gaps, and {saved.process!r} no mask that could stand there")
+        raise ValueError(f"prompt: has gaps, but {saved.process!r} has no mask for them")
     if end and saved.special.eos is not None:
         states.append(saved.special.eos)
     check_fits(states, length)
     if end and saved.rows == "padded":
         states += [saved.special.pad] * (length - len(states))
     if end and saved.rows == "exact" and not saved.draws_lengths and len(states) != length:
-        raise ValueError(f"prompt: has {len(states)} symbols and gaps, a whole sequence has {length}")
+        raise ValueError(f"prompt: has {len(states)} symbols and gaps, must have {length}, the length of a sequence")
     return torch.tensor(states, dtype=torch.int64), given
 
 
@@ -150,7 +150,9 @@ def has_mask(saved: LoadedModel) -> bool:
 def check_fits(states: Sequence[int], length: int) -> None:
     """Raise ValueError for a prompt that is longer than its row."""
     if len(states) > length:
-        raise ValueError(f"prompt: {len(states)} tokens with its special ones, the sequence has only {length}")
+        raise ValueError(
+            f"prompt: {len(states)} tokens with its special ones, must be at most {length}, the length of the sequence"
+        )
 
 
 def row(
@@ -180,7 +182,7 @@ def row(
     """
     block = pace.block or 1
     if saved.rows == "free" and length is not None and length > saved.length:
-        raise ValueError(f"length={length}: must be at most {saved.length}, which {saved.name} knows")
+        raise ValueError(f"length={length}: must be at most {saved.length}, the maximum of {saved.name}")
     check_exact(saved, length)
     if text is not None and GAP.search(text):
         states, given = prompt_states(saved, text, length or saved.length)
@@ -204,7 +206,7 @@ def row(
             if new is not None and drawn > most:
                 blocks = f" in whole blocks of {block}" if block > 1 else ""
                 raise ValueError(
-                    f"new={new}: {len(stands)} tokens stand before them, and {saved.name} knows {lead + most}{blocks}"
+                    f"new={new}: {len(stands)} tokens precede them, and {saved.name} supports {lead + most}{blocks}"
                 )
             requested = lead + min(-(-drawn // block) * block, most)
         length = requested or saved.length

@@ -51,9 +51,9 @@ class Sampling:
     min_p: float = 0.0
     """Keep tokens whose probability is at least this share of the largest."""
     repetition_penalty: float = 1.0
-    """Divide the probability of a token that stands elsewhere in the sequence by this number."""
+    """Divide the probability of a token that occurs elsewhere in the sequence by this number."""
     forbidden: tuple[str, ...] = ()
-    """Tokens that are never drawn, as text: " Boston" with its space is another one than "Boston"."""
+    """Tokens that are never drawn, as text: " Boston" with its space is another token than "Boston"."""
     end: Literal["free", "last"] = "free"
     """Tokens allowed behind the end of a text: any, as in rows of several texts, or none."""
     min_tokens: int = 0
@@ -65,7 +65,7 @@ class Sampling:
     guidance_on: Literal["words", "states"] = "words"
     """Distribution that guidance tempers: of the clean token, or of the next state."""
     guidance_interval: tuple[float, float] = (0.0, 1.0)
-    """Times between which samples are guided; the label alone acts outside."""
+    """Times between which samples are guided; outside, they depend on the label without guidance."""
     memory: bool = False
     """Each call of the network takes the features of the previous one; for a model trained with loss.memory."""
     stop_entropy: float | None = None
@@ -83,7 +83,7 @@ class Sampling:
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p={self.min_p}: must lie in [0, 1]")
         if self.label is None and self.guidance != 1:
-            raise ValueError(f"guidance={self.guidance}: guides towards a label, give one by label")
+            raise ValueError(f"guidance={self.guidance}: must be 1 without a label, given by label")
         check_sampler(self.sampler)
         if self.pace is not None:
             make_pace(self.pace)
@@ -101,14 +101,13 @@ class Sampling:
         pace, seen = make_pace(self.pace), getattr(saved.model, "block_size", 0)
         if pace.block is not None and saved.undecided:
             raise ValueError(
-                f"pace={self.pace!r}: nothing says whether {saved.name} was trained by blocks. Say "
-                f"block_size={pace.block} if it was, block_size=0 if every position sees all (--block-size)"
+                f"pace={self.pace!r}: the files do not determine whether {saved.name} was trained by blocks. Pass "
+                f"block_size={pace.block} if it was, block_size=0 if all positions attend to each other (--block-size)"
             )
         # for a run, the recipe determines the default, and another pace is another measurement
         if pace.block is not None and seen and saved.recipe is None and seen % pace.block:
             raise ValueError(
-                f"pace={self.pace!r}: {saved.name} reads blocks of {seen}, block_size={seen}: those of the pace "
-                "must be as large, or parts of them"
+                f"pace={self.pace!r}: {saved.name} has blocks of {seen}, block_size={seen}: must be a divisor of it"
             )
         return pace
 
@@ -190,7 +189,7 @@ class Sampling:
         found = {text: saved.encode(text) for text in self.forbidden}
         for text, tokens in found.items():
             if len(tokens) != 1:
-                raise ValueError(f"forbidden={text!r}: is {len(tokens)} tokens, must be one: tokens are what is drawn")
+                raise ValueError(f"forbidden={text!r}: is {len(tokens)} tokens, must be a single token")
         return [token for tokens in found.values() for token in tokens]
 
 

@@ -170,5 +170,5 @@ def measure(
         times = None if bound.times is None else bound.times.double().cpu()[:, None]
         parts.append(Terms(batch.index.cpu(), nats.cpu(), batch.mask.sum(1).cpu(), times=times))
     if not parts:
-        raise ValueError("batches: there is no sequence to measure")
+        raise ValueError("batches: must contain at least one sequence")
     return Terms.join(parts)

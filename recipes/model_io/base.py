@@ -117,7 +117,9 @@ class LoadedModel:
             ValueError: the tokenizer has no chat template.
         """
         if not implements(self.tokenizer, HasChatTemplate):
-            raise ValueError(f"chat: the tokenizer of {self.name} has no chat template, so there is no telling how")
+            raise ValueError(
+                f"chat: the tokenizer of {self.name} has no chat template, so messages cannot be formatted"
+            )
         return self.tokenizer.format_chat(messages, answers)
 
     def class_of(self, label: str) -> int:

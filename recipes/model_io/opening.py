@@ -43,8 +43,8 @@ def one_of(run: str | None, model: str | None) -> str:
         ValueError: neither, or both.
     """
     if (run is None) == (model is None):
-        got = "neither is said" if run is None else f"got {run!r} and {model!r}"
-        raise ValueError(f"model: say which by RUN or by --model, they mean the same; {got}")
+        got = "neither is given" if run is None else f"got {run!r} and {model!r}"
+        raise ValueError(f"model: must be given once, as RUN or by --model; {got}")
     return model if run is None else run
 
 
@@ -93,24 +93,26 @@ def open_saved(
         raise FileNotFoundError(f"{source} is a file, must be the folder of a run or of a model")
     if not folder.is_dir():
         if folder.is_absolute() or len(folder.parts) != 2:
-            raise FileNotFoundError(f"no folder {source}, and that is no owner/name on the hub")
+            raise FileNotFoundError(f"no folder {source}, and not an owner/name on the hub")
         try:
             folder = Path(snapshot_download(str(source), revision=revision, ignore_patterns=UNREAD))
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, ConnectionError) as error:
             raise FileNotFoundError(nothing(str(source), error)) from error
     elif revision is not None:
-        raise ValueError(f"revision={revision!r}: only of a repository on the hub, {source} is a folder")
+        raise ValueError(f"revision={revision!r}: only for a repository on the hub, {source} is a folder")
     if not (folder / RECIPE).exists() and (folder / CONFIG).exists():
         trusted = str(source) in trust
         return open_foreign(folder, str(source), device, precision, trusted, family, mask_token, block_size, revision)
     if not (folder / RECIPE).exists():
         raise FileNotFoundError(
-            f"{folder} has no {RECIPE}: the run has not saved yet, or did not make this folder; nor a {CONFIG}, which "
-            "models of others have"
+            f"{folder} has no {RECIPE}: the run has not saved yet, or this is not its folder; it has no {CONFIG} of a "
+            "third-party model either"
         )
     for name, value in {"family": family, "mask_token": mask_token, "block_size": block_size}.items():
         if value is not None:
-            raise ValueError(f"{name}={value!r}: only for models of others, {source} is of a recipe, which says it")
+            raise ValueError(
+                f"{name}={value!r}: only for third-party models, {source} has a recipe, which determines it"
+            )
     check_manifest(folder)  # so all files below are intact
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
     layout = None

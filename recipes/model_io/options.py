@@ -17,9 +17,10 @@ class LoadOptions:
     family: str | None = None
     """Format of a third-party model, a name in ddlib_models.hub; by default detected from its files."""
     mask_token: str | None = None
-    """Its mask token, or, where no token is spelled so, the token's id; likewise."""
+    """Mask token of a third-party model, or its id if no token is spelled so; by default detected from its files."""
     block_size: int | None = None
-    """Positions of a block in its training, which is then its pace; 0: full attention. Likewise."""
+    """Positions of a block in the training of a third-party model, which determines its pace; 0: full attention; by
+    default detected from its files."""
     revision: str | None = None
     """Branch, tag or commit of a repository on the hub."""
     trust: tuple[str, ...] = ()

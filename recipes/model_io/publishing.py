@@ -144,8 +144,8 @@ def _described(
     found = add_special(Tokenizer.from_str(tokenizer.to_str()), corpus)  # a copy, to which padding may be added
     if lacks_padding and (named.get("pad") is not None or not packed):
         raise ValueError(
-            f"pad={corpus.pad!r}: the tokenizer has no such token; name one that it has, as its vocabulary is the "
-            "network's"
+            f"pad={corpus.pad!r}: the tokenizer has no such token; choose one of its tokens, as its vocabulary is "
+            "that of the network"
         )
     if lacks_padding:
         corpus = replace(corpus, pad=tokenizer.id_to_token(found.eos))
@@ -166,7 +166,7 @@ def _check_folder(folder: Path, record: Record) -> None:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (weights / RECIPE).is_file():
-        raise ValueError(f"folder={folder}: is there and holds no published model: choose a new one")
+        raise ValueError(f"folder={folder}: exists and contains no published model: choose a new one")
     old = numbers(read_recipe(weights / RECIPE)), (weights / TOKENIZER).read_text(encoding="utf-8")
     new = numbers(record.recipe), record.files()[TOKENIZER]
     faults = [

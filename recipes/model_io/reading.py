@@ -25,8 +25,8 @@ def held_out(saved: LoadedModel, folder: Path | None = None) -> Prepared:
     place = saved.data if folder is None else folder
     if place is None:
         raise ValueError(
-            f"data: nothing says what text {saved.name} is to be measured on. Give prepared text by --data FOLDER; "
-            f"{prepare_with(saved.name)} makes it"
+            f"data: {saved.name} has no text to be measured on. Give prepared text by --data FOLDER; "
+            f"{prepare_with(saved.name)} prepares it"
         )
     data = open_prepared(place)
     # a network with one row per text never gets padding, which may be a token that it lacks
@@ -64,7 +64,7 @@ def measured_length(saved: LoadedModel, asked: int | None, block: int) -> int:
     """
     check_exact(saved, asked)
     if asked is not None and asked > saved.length:
-        raise ValueError(f"length={asked}: must be at most {saved.length}, which {saved.name} knows")
+        raise ValueError(f"length={asked}: must be at most {saved.length}, the maximum of {saved.name}")
     if asked is not None or saved.rows != "free":
         return asked or saved.length
     return min(saved.length, MOST) // block * block

@@ -44,10 +44,10 @@ class Given(RunContext):
         return super().shape() if self.layout is None or not self.layout.shape else list(self.layout.shape)
 
     def counts(self) -> Int[Tensor, " V"]:
-        raise ValueError("is not known here, must be a value of the part")
+        raise ValueError("is unknown outside of a run, must be a value of the part")
 
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
-        raise ValueError("is not known here, must be a value of the part")
+        raise ValueError("is unknown outside of a run, must be a value of the part")
 
 
 def process_values(process: Any) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def process_values(process: Any) -> dict[str, Any]:
         raise TypeError(f"process: cannot be built from a file: {error}") from error
     for place, kind in _kinds(found, "process"):
         if kind.startswith("__main__:"):
-            raise TypeError(f"{place} is {kind}: no other program can import it, put it into a module of its own")
+            raise TypeError(f"{place} is {kind}: other programs cannot import it, move it to a module")
     return found
 
 
@@ -88,7 +88,7 @@ def model_values(network: Any, model: Mapping[str, Any] | str | None) -> dict[st
     )  # fmt: skip
     kind = values if isinstance(values, str) else str(values.get("kind"))
     if kind.startswith("__main__:") or "<locals>" in kind:
-        raise TypeError(f"model.kind is {kind}: no other program can import it, put it into a module of its own")
+        raise TypeError(f"model.kind is {kind}: other programs cannot import it, move it to a module")
     return values
 
 

@@ -57,7 +57,9 @@ def piano_rolls(
 
     titles = titles or [f"sample {number}" for number in range(len(sequences))]
     if not len(sequences) or len(titles) != len(sequences):
-        raise ValueError(f"there are {len(sequences)} sequences and {len(titles)} titles: must be as many, at least 1")
+        raise ValueError(
+            f"there are {len(sequences)} sequences and {len(titles)} titles: must be the same number, at least 1"
+        )
     longest = max(len(np.asarray(ids)) for ids in sequences) // max(voices, 1)
     size = (min(max(longest / 16, 5), 16), 3.6 * len(sequences))
     figure = Figure(figsize=size, layout="constrained")

@@ -34,13 +34,13 @@ def check_samples(path: Path | str, symbols: Sequence[str], layout: Layout) -> N
     if path.suffix not in SUFFIXES:
         raise ValueError(f"path={path}: must end in {', '.join(SUFFIXES)}")
     if path.suffix in FILMS and not layout.is_picture:
-        raise ValueError(f"path={path}: {kind} have no film: it takes a shape and values")
+        raise ValueError(f"path={path}: {kind} cannot be saved as a film, which requires a shape and values")
     if path.suffix in MIDI and not is_music(symbols):
-        raise ValueError(f"path={path}: the symbols are no pitches, {kind} are no music")
+        raise ValueError(f"path={path}: the symbols are not pitches, so {kind} cannot be saved as music")
     if path.suffix in PNG and not (layout.is_picture or is_music(symbols) or layout.kind == MOLECULES):
         raise ValueError(
-            f"path={path}: {kind} have no picture: it takes a shape and values, the kind {MOLECULES}, or pitches as "
-            "symbols"
+            f"path={path}: {kind} cannot be saved as a picture, which requires a shape and values, the kind "
+            f"{MOLECULES}, or pitches as symbols"
         )
 
 

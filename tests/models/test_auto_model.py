@@ -92,7 +92,7 @@ def test_another_class_is_refused(tmp_path):
         pass
 
     Mine(num_states=14, vocab_size=11, dim=16, depth=1, heads=2).save_pretrained(tmp_path)
-    with pytest.raises(ManifestError, match="holds Mine, must hold DiT"):
+    with pytest.raises(ManifestError, match="contains Mine, must contain DiT"):
         AutoModel.from_pretrained(tmp_path)
 
 

@@ -139,7 +139,9 @@ def test_a_cache_under_autocast_is_not_mixed_with_float32(folders):
         cache = model.prefill(x)
         expected = in_full(model, x, z)
         torch.testing.assert_close(model.extend(z, torch.zeros(2), cache), expected, atol=0.05, rtol=0.05)
-    with pytest.raises(ValueError, match=r"cache: holds torch\.bfloat16, the network computes in torch\.float32 now"):
+    with pytest.raises(
+        ValueError, match=r"cache: has dtype torch\.bfloat16, but the network computes in torch\.float32"
+    ):
         model.extend(z, torch.zeros(2), cache)
 
 
@@ -147,12 +149,12 @@ def test_a_cache_of_another_text_or_weights_is_refused_by_name(folders, as_users
     model, z = made(folders), draw(2, most=WORDS + 1)
     cache, t = model.prefill(draw(4)), zeros(draw(2))
     for call, message in [
-        (lambda: copy.deepcopy(model).extend(z, t, cache), "cache: holds keys and values of another CausalLM; prefill"),
-        (lambda: model.extend(z[:1], t[:1], cache), r"cache: holds 2 sequences, asked for 1; cache\.rows\(index\)"),
-        (lambda: model.prefill(draw(0, 3), cache), "cache: holds 2 sequences, asked for 3"),
+        (lambda: copy.deepcopy(model).extend(z, t, cache), "cache: contains keys and values of another CausalLM"),
+        (lambda: model.extend(z[:1], t[:1], cache), r"cache: contains 2 sequences, but 1 are given; cache\.rows"),
+        (lambda: model.prefill(draw(0, 3), cache), "cache: contains 2 sequences, but 3 are given"),
         (lambda: model.prefill(draw(3)), r"x has shape \(2, 3\), block_size=2: expected \(B, L\) with L a multiple"),
         (lambda: model.prefill(draw(2) + WORDS), rf"x holds tokens .*: must lie in 0\.\.vocab_size-1={WORDS - 1}"),
-        (lambda: model(z, t, clean=draw(2), cache=cache), "clean, cache: at most one of them"),
+        (lambda: model(z, t, clean=draw(2), cache=cache), "clean, cache: at most one, clean"),
         (lambda: model.extend(draw(9), t, cache), "z has 13 positions: must have at most 12"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -176,5 +178,5 @@ def test_a_network_that_keeps_less_than_every_word_is_refused_by_name(folders, m
             return getattr(self.kept, name)
 
     monkeypatch.setattr(type(model), "opened", lambda self, cache: Short(opened(self, cache)))
-    with pytest.raises(ValueError, match=r"does not keep keys and values of every token: dd\.sample\(keep=False\)"):
+    with pytest.raises(ValueError, match=r"does not keep keys and values of every token: use dd\.sample\(keep=False\)"):
         model.prefill(draw(4))

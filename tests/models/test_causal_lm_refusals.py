@@ -27,17 +27,17 @@ def plain(config) -> dict:
         (dict(vocab_size=21, num_states=22), r"vocab_size=21: must be <= 20, the rows of LlamaForCausalLM's table"),
         (dict(vocab_size=11, num_states=10), r"vocab_size=11: tokens are states, so it must be <= num_states=10"),
         (dict(vocab_size=0), r"vocab_size=0: must be at least 1"),
-        (dict(mask_token="<m>"), r"mask_token='<m>': must be a token of .*, which does not know it"),
+        (dict(mask_token="<m>"), r"mask_token='<m>': must be a token of .*, which does not contain it"),
         (dict(mask_token=20), r"mask_id=20: must lie in 0\.\.19"),
         (dict(vocab_size=14, num_states=15, mask_token="w3"), r"vocab_size=14: must be <= 13, the tokens of"),
         (dict(attention="sideways"), r"attention='sideways': must be 'bidirectional' or 'causal'"),
-        (dict(attention="causal", block_size=4), r"block_size=4: not with attention='causal', which never looks ahead"),
+        (dict(attention="causal", block_size=4), r"block_size=4: not with attention='causal', only with 'bidir"),
         (dict(attention="causal", anneal=4), r"anneal=4: not with attention='causal'"),
         (dict(shift=2), r"shift=2: must be 0 or 1"),
         (dict(block_size=-1), r"block_size=-1: must be at least 0"),
         (dict(lora=-1), r"lora=-1: must be at least 0"),
         (dict(parents=[[0] * 5]), r"parents\[0\]: must be 11 int64 indices"),
-        (dict(parents=[[0] * 11]), r"parents: 1 clusters, must be at most 0, the states between"),
+        (dict(parents=[[0] * 11]), r"parents: 1 clusters, must be at most 0, the states for clusters"),
     ],
 )
 def test_bad_arguments_are_refused_by_name(folder, changes, message, as_users_call):
@@ -53,8 +53,8 @@ def test_bad_inputs_are_refused_by_name(folder, as_users_call):
         (lambda: model(z, t[:1]), r"z has shape \(2, 3\), t \(1,\): expected \(B, L\) and \(B,\) or \(B, L\)"),
         (lambda: model(z[:, :1].expand(2, 13), t), r"z has 13 positions: must have at most 12"),
         (lambda: model(z, t, present=z[:, :2] == 0), r"present has shape \(2, 2\): must have that of z, \(2, 3\)"),
-        (lambda: model(z, t, clean=z), r"clean: at most one of them, clean and cache with blocks; block_size=0"),
-        (lambda: model(z, t, clean=z, present=z == 0), r"clean, present: at most one of them"),
+        (lambda: model(z, t, clean=z), r"clean: at most one, clean and cache only with blocks; block_size=0"),
+        (lambda: model(z, t, clean=z, present=z == 0), r"clean, present: at most one, clean"),
         (lambda: model.prefill(z), r"x has shape \(2, 3\), block_size=0: expected \(B, L\) with L a multiple of"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -63,14 +63,14 @@ def test_bad_inputs_are_refused_by_name(folder, as_users_call):
 
 def test_models_other_than_causal_language_models_are_refused_by_name(tmp_path):
     write(tmp_path / "bert", CONFIGS["bert"]())
-    with pytest.raises(ValueError, match=r"architecture: 'bert' has an encoder, must be a causal .*masked_lm reads"):
+    with pytest.raises(ValueError, match=r"architecture: 'bert' has an encoder, must be a causal .*masked_lm"):
         causal_lm(WORDS + 1, WORDS, str(tmp_path / "bert"))
     with pytest.raises(ValueError, match="architecture: 't5' has an encoder"):
         CausalLM(WORDS + 1, WORDS, plain(T5Config()))
     with pytest.raises(ValueError, match="no causal language model of model_type 'clip_text_model'"):
         CausalLM(WORDS + 1, WORDS, {"model_type": "clip_text_model"})
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"name_or_path='.*empty': there is no config.json in this folder"):
+    with pytest.raises(ValueError, match=r"name_or_path='.*empty': this folder has no config.json"):
         causal_lm(WORDS + 1, WORDS, str(tmp_path / "empty"))
     (tmp_path / "empty" / "weights").mkdir()
     (tmp_path / "empty" / "weights" / "recipe.yaml").touch()
@@ -87,7 +87,7 @@ def test_a_network_that_cannot_look_ahead_is_refused_by_name(monkeypatch):
 
     monkeypatch.setattr(LlamaModel, "forward", deaf)
     architecture = plain(CAUSAL["llama"]())
-    with pytest.raises(ValueError, match="LlamaForCausalLM cannot be made to look ahead: its first position does not"):
+    with pytest.raises(ValueError, match="LlamaForCausalLM cannot attend to later positions: its first position"):
         CausalLM(WORDS + 1, WORDS, architecture)
     assert CausalLM(WORDS + 1, WORDS, architecture, attention="causal").attention == "causal"
 
@@ -96,7 +96,7 @@ def test_quantised_weights_are_refused_before_they_are_read(folder, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="has quantised weights, must have those they were made from"):
+    with pytest.raises(ValueError, match="has quantised weights, must have the original ones"):
         causal_lm(WORDS + 1, WORDS, str(tmp_path))
 
 

@@ -21,11 +21,11 @@ def refused(folder, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"a":', "is no JSON: Expecting value"),
-        (b"\xff\xfe\x00bad", "is no JSON: 'utf-8' codec"),
-        (b"", "is no JSON: Expecting value"),
-        (b"[]", "holds a list, must hold an object"),
-        (b"3", "holds a int, must hold an object"),
+        (b'{"a":', "is not JSON: Expecting value"),
+        (b"\xff\xfe\x00bad", "is not JSON: 'utf-8' codec"),
+        (b"", "is not JSON: Expecting value"),
+        (b"[]", "contains a list, must contain an object"),
+        (b"3", "contains a int, must contain an object"),
     ],
 )
 def test_the_error_names_the_path_of_a_broken_config_json(bert, content, message):
@@ -34,15 +34,17 @@ def test_the_error_names_the_path_of_a_broken_config_json(bert, content, message
 
 
 def test_the_error_names_a_folder_without_config_json(tmp_path):
-    refused(tmp_path, r"there is no config\.json in this folder, so it holds no model")
+    refused(tmp_path, r"this folder has no config\.json, so it contains no model")
     (tmp_path / "file").write_text("x")
     refused(tmp_path / "file", r"file: is a file, must be a folder or the id of a repository")
-    refused("nowhere/here/none", r"nowhere/here/none'?: no folder with a model here, and the hub says: Repo id must be")
+    refused(
+        "nowhere/here/none", r"nowhere/here/none'?: not a folder with a model, and the hub answers: Repo id must be"
+    )
 
 
 def test_the_error_names_an_adapter_without_a_model(tmp_path):
     (tmp_path / "adapter_config.json").write_text("{}")
-    message = r"holds an adapter and no model; merge it into its model, model\.merge_and_unload\(\), and save that"
+    message = r"contains an adapter and no model; merge it into its model by model\.merge_and_unload\(\) and save"
     refused(tmp_path, message)
     with pytest.raises(ValueError, match=message):
         causal_lm(WORDS + 1, WORDS, str(tmp_path))
@@ -51,7 +53,7 @@ def test_the_error_names_an_adapter_without_a_model(tmp_path):
 def test_an_adapter_beside_a_model_is_refused(bert):
     """transformers would read the model that it names instead of this one."""
     (bert / "adapter_config.json").write_text('{"base_model_name_or_path": "nowhere", "peft_type": "LORA"}')
-    refused(bert, r"bert'?: holds an adapter, which is not read; merge it .* or take adapter_config\.json away")
+    refused(bert, r"bert'?: contains an adapter, which is not loaded; merge it .* or delete adapter_config\.json")
 
 
 def test_the_error_names_a_value_that_the_class_does_not_take(bert):
@@ -61,8 +63,8 @@ def test_the_error_names_a_value_that_the_class_does_not_take(bert):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"eos_token_id": 3', r"bert/generation_config\.json: is no JSON"),
-        ("[]", r"bert/generation_config\.json: holds a list, must hold an object"),
+        ('{"eos_token_id": 3', r"bert/generation_config\.json: is not JSON"),
+        ("[]", r"bert/generation_config\.json: contains a list, must contain an object"),
         ('{"eos_token_id": "w3"}', r"bert: eos_token_id='w3' of generation_config\.json: must be an id or a list"),
         ('{"eos_token_id": [3, null, "w3"]}', r"bert: eos_token_id=\[3, None, 'w3'\] of generation_config\.json"),
     ],

@@ -214,7 +214,7 @@ def test_impossible_values_are_refused_by_name():
     x, z, t = text(6)
     with pytest.raises(ValueError, match="block_size=-1: must be at least 0"):
         trained(block_size=-1)
-    with pytest.raises(ValueError, match="attention Plain: takes no rule of who sees whom; 'sdpa' and 'flex' do"):
+    with pytest.raises(ValueError, match="attention Plain: does not support this attention mask; 'sdpa'"):
         trained(block_size=2, attention=Plain())
     trained(attention=Plain())
     model = trained(block_size=2).double()

@@ -184,7 +184,9 @@ def test_autocast_keeps_half_the_bytes_and_is_not_mixed_with_float32():
         outputs = model.extend(z, t, cache)
     assert cache.dtype == torch.bfloat16
     torch.testing.assert_close(outputs.float(), in_full(model, x, z, t), atol=0.5, rtol=0.1)
-    with pytest.raises(ValueError, match=r"cache: holds torch\.bfloat16, the network computes in torch\.float32 now"):
+    with pytest.raises(
+        ValueError, match=r"cache: has dtype torch\.bfloat16, but the network computes in torch\.float32"
+    ):
         model.extend(z, t, cache)
 
 
@@ -203,19 +205,19 @@ def test_a_cache_of_another_text_or_weights_is_refused_by_name():
     model, z, t = trained(block_size=2), draw(2, most=STATES), torch.rand(2)
     cache = model.prefill(draw(4))
     for other in (copy.deepcopy(model), trained(block_size=2)):
-        with pytest.raises(ValueError, match="cache: holds keys and values of another DiT; prefill with this one"):
+        with pytest.raises(ValueError, match="cache: contains keys and values of another DiT; prefill with this"):
             other.extend(z, t, cache)
     refused_with(cache=cache, model=model, t=t, z=z)(r"""
-        model.extend(z[:1], t[:1], cache) | ValueError | cache: holds 2 sequences, asked for 1; cache.rows\(index\)
-        model.prefill(draw(0, 3), cache) | ValueError | cache: holds 2 sequences, asked for 3
-        model.extend(z.to("meta"), t.to("meta"), cache) | ValueError | cache: lies on cpu, what follows on meta
+        model.extend(z[:1], t[:1], cache) | ValueError | cache: contains 2 sequences, but 1 are given; cache.rows
+        model.prefill(draw(0, 3), cache) | ValueError | cache: contains 2 sequences, but 3 are given
+        model.extend(z.to("meta"), t.to("meta"), cache) | ValueError | cache: is on cpu, but the tokens are on meta
         model.prefill(draw(3)) | ValueError | x has shape \(2, 3\), block_size=2: expected \(B, L\) with L a multiple
         trained().prefill(draw(4)) | ValueError | x has shape \(2, 4\), block_size=0
         model.prefill(torch.tensor([[0, 13]])) | ValueError | x holds tokens 0..13: must lie in 0..vocab_size-1=10
         model(z, t, clean=draw(2), cache=cache) | ValueError | clean and cache: at most one of them
         model.extend(z, torch.rand(3), cache) | ValueError | t \(3,\): expected \(B, L\) and \(B,\) or \(B, L\)
         model.double().extend(z, t.double(), cache)
-            | ValueError | cache: holds torch\.float32, the network computes in torch\.float64 now
+            | ValueError | cache: has dtype torch\.float32, but the network computes in torch\.float64
     """)
 
 
@@ -276,7 +278,7 @@ def test_a_cache_does_not_keep_its_network_alive():
     cache = model.prefill(draw(4))
     del model
     gc.collect()
-    with pytest.raises(ValueError, match="cache: the network it belongs to is gone"):
+    with pytest.raises(ValueError, match="cache: the network that it belongs to no longer exists"):
         cache.rows(torch.tensor([0]))
 
 

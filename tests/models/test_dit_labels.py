@@ -107,9 +107,9 @@ def test_blocks_and_caches_keep_the_label(time_conditioned):
     with unchecked():
         refused_with(model=model, z=z, t=t, cache=cache, x=x)(r"""
             model.extend(z[:, 4:], t[:, 4:], cache, label=3) | ValueError |
-                cache: holds label 0 in row 1, asked for 3; prefill with the same labels
-            model.extend(z[:, 4:], t[:, 4:], cache) | ValueError | cache: holds label 3 in row 0, asked for 4
-            model.prefill(x[:, 4:], cache, label=1) | ValueError | cache: holds label 3 in row 0, asked for 1
+                cache: has label 0 in row 1, but 3 is given; prefill with the same labels
+            model.extend(z[:, 4:], t[:, 4:], cache) | ValueError | cache: has label 3 in row 0, but 4 is given
+            model.prefill(x[:, 4:], cache, label=1) | ValueError | cache: has label 3 in row 0, but 1 is given
         """)
 
 
@@ -223,7 +223,7 @@ test_bad_arguments_are_refused = refuses(r"""
     build(num_classes=-1) | ValueError | num_classes=-1: must be at least 0
     build(num_classes=3, label_dropout=1.0) | ValueError | label_dropout=1\.0: must lie in \[0, 1\)
     build(num_classes=3, label_dropout=-0.1) | ValueError | label_dropout=-0\.1
-    build()(*inputs(), label=3) | ValueError | label is 3: must be None with num_classes=0, build it with their number
+    build()(*inputs(), label=3) | ValueError | label is 3: must be None with num_classes=0; build the model with
     build().conditioned(3) | ValueError | label is 3: must be None with num_classes=0
     build().conditioned(LABEL) | ValueError | label is of shape \(3,\): must be None with num_classes=0
     labelled().conditioned(4) | ValueError | label is 4: must lie in 0\.\.num_classes-1=3, or be -1 or None for no label

@@ -106,7 +106,7 @@ def test_undrawn_tokens_have_no_effect(seed, time, data):
 
 def test_the_bound_of_a_text_with_undrawn_tokens_is_refused(folders):
     process, denoiser, _, _ = hub.load(folders["bert"])
-    with pytest.raises(ValueError, match=r"z holds id 4, the token '\[MASK\]', which is no word"):
+    with pytest.raises(ValueError, match=r"z contains id 4, the token '\[MASK\]', which is not a"):
         dd.bound(process, denoiser, torch.full((4, 8), MASK))
 
 

@@ -138,7 +138,7 @@ def test_another_block_size_than_the_checkpoints_is_refused(tmp_path, kind):
         with pytest.raises(ValueError, match=rf"block_size={given}: must be 4, {key} of config.json, which .* trained"):
             hub.load(tmp_path, block_size=given)
     assert hub.load(tmp_path, block_size=SIZE).denoiser.block_size == SIZE
-    with pytest.raises(ValueError, match=rf"config.json has no {key}, the positions of a block: say block_size=N"):
+    with pytest.raises(ValueError, match=rf"config.json has no {key}, the number of .* block: pass block_size=N"):
         hub.load(change(tmp_path, **{key: None}))
     assert hub.load(tmp_path, block_size=SIZE).denoiser.block_size == SIZE
 
@@ -183,9 +183,9 @@ def test_llada2_is_read_by_code_that_is_trusted_in_blocks_of_32(tmp_path, monkey
     (tmp_path / "config.json").write_text(json.dumps(config | {"auto_map": auto}))
     (tmp_path / "theirs.py").write_text(LLADA2)
     write_tokenizer(tmp_path, MASK)
-    with pytest.raises(PermissionError, match=r"theirs.LLaDA2MoeModelLM is code .*say trust=True \(on the command"):
+    with pytest.raises(PermissionError, match=r"theirs.LLaDA2MoeModelLM is code .*pass trust=True \(on the command"):
         hub.load(tmp_path)
-    with pytest.raises(ValueError, match=r"block_size=16: must be 32, as all of its family, which .* was trained with"):
+    with pytest.raises(ValueError, match=r"block_size=16: must be 32, as in all .* family, which .* was trained with"):
         hub.load(tmp_path, block_size=16, trust=True)
     process, denoiser, _, special = hub.load(tmp_path, trust=True)
     assert isinstance(denoiser, BlockDenoiser) and denoiser.block_size == 32 and special.mask == MASK

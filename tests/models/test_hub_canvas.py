@@ -115,5 +115,5 @@ def test_prompts_of_several_lengths_stand_in_one_batch(theirs):
         alone = denoiser.after(prompt[row : row + 1, start:])
         torch.testing.assert_close(logits[row : row + 1], alone(z[row : row + 1], t[:1]), rtol=1e-4, atol=1e-5)
         assert torch.equal(words[row : row + 1], dd.sample(process, alone, (1, 8), seeds=[row], **options))
-    with pytest.raises(ValueError, match=r"left is .*: must be at least 0 and leave a token of 7"):
+    with pytest.raises(ValueError, match=r"left is .*: must be at least 0 and less than 7"):
         denoiser.after(prompt, left + 2)

@@ -88,7 +88,7 @@ def test_a2d_by_blocks(tmp_path):
     torch.testing.assert_close(denoiser.extend(z[:, 4:], t, denoiser.prefill(x[:, :4])), denoiser(z, t, clean=x)[:, 4:])
     words = dd.sample(process, denoiser, (3, 6), dd.samplers.Confidence(), steps=2, pace=dd.paces.Blocks(2))
     assert not bool((words == MASK).any())
-    with pytest.raises(ValueError, match="blocks count from the left end"):
+    with pytest.raises(ValueError, match="blocks start at the left end"):
         denoiser.padded(torch.tensor([1]))
 
 
@@ -170,7 +170,7 @@ OPTIONS += [("scale_logits", True)]
 def test_features_beyond_llama_are_refused(tmp_path, key, value):
     write_llada(tmp_path)
     with pytest.raises(
-        PermissionError, match=rf"{key}={value!r}: must be .* modeling_llada.LLaDAModelLM, then say trust"
+        PermissionError, match=rf"{key}={value!r}: must be .* modeling_llada.LLaDAModelLM, then pass trust"
     ):
         hub.load(change(tmp_path, **{key: value}))
     with pytest.raises(ValueError, match=rf"{key}={value!r}: must be .* for Llama to be the same network"):
@@ -227,7 +227,7 @@ def test_dream_is_qwen_one_position_to_the_right(tmp_path):
 
 def test_another_dream_is_refused(tmp_path):
     write_dream(tmp_path)
-    with pytest.raises(ValueError, match=r"model_type 'Dream', architecture 'DreamOther': no family of"):
+    with pytest.raises(ValueError, match=r"model_type 'Dream', architecture 'DreamOther': none of the"):
         hub.load(change(tmp_path, architectures=["DreamOther"]))
     with pytest.raises(PermissionError, match=r"block_size=32: must be absent for Qwen2"):
         hub.load(change(tmp_path, architectures=["DreamModel"], block_size=32))
@@ -271,5 +271,5 @@ def test_folders_written_by_ddlib(tmp_path, tree):
 
 def test_folders_of_ddlib_with_other_noise(tmp_path):
     DiT(num_states=14, vocab_size=11, dim=16, depth=1, heads=2).save_pretrained(tmp_path / "ours")
-    with pytest.raises(ValueError, match=r"num_states=14, vocab_size=11: only with tokens and a mask is its"):
+    with pytest.raises(ValueError, match=r"num_states=14, vocab_size=11: its noise is defined by these"):
         hub.load(tmp_path / "ours")

@@ -72,9 +72,9 @@ def theirs(tmp_path):
 def test_code_of_a_repository_runs_only_when_it_is_trusted(theirs, monkeypatch, tmp_path):
     folder, embed, head = theirs
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(ValueError, match="model_type 'theirs', architecture 'TheirModel': no family of a2d, "):
+    with pytest.raises(ValueError, match="model_type 'theirs', architecture 'TheirModel': none of the families a2d, "):
         hub.load(folder)
-    with pytest.raises(PermissionError, match=rf"their_code.TheirModel is code .* to load it is to run it.*{ALLOW}"):
+    with pytest.raises(PermissionError, match=rf"their_code.TheirModel is code .* loading it runs this code.*{ALLOW}"):
         hub.load(folder, family=family())
     _, denoiser, _, _ = hub.load(folder, family=family(), trust=True)
     z = states(TOKENS)
@@ -120,7 +120,7 @@ def test_a_custom_family_is_an_entry_point(tmp_path, monkeypatch):
     assert others == [found, found]
     with pytest.raises(ImportError, match="broken does not load"):
         hub.load(tmp_path, family="broken")
-    with pytest.raises(ImportError, match=r"families 'other' gives 3, must give a ddlib_models.hub.Family"):
+    with pytest.raises(ImportError, match=r"families 'other' returns 3, must return a"):
         hub.load(tmp_path, family="other")
 
 
@@ -149,7 +149,7 @@ class Causal(nn.Module):
 SEEN = [
     (0, 0, "is causal and its mask cannot be turned off"),
     (0, 3, "is causal"),
-    (5, 3, "sees behind its blocks of 3"),
+    (5, 3, "attends beyond its blocks of 3"),
 ]
 
 
@@ -181,6 +181,6 @@ def test_endings_of_a_text(tmp_path):
     assert special.ended(batch) == [[1], [1]] and special.ended(torch.tensor(batch), prompt=2) == [[2], [4, 5, 6]]
     assert special.ended([torch.tensor(row) for row in batch], 3) == [[], [5, 6]] and special.ended([1], 1) == []
     for count in (-1, 6):
-        with pytest.raises(ValueError, match=rf"prompt={count}: must lie in 0\.\.5, it counts tokens"):
+        with pytest.raises(ValueError, match=rf"prompt={count}: must lie in 0\.\.5, as it is a number"):
             special.ended(batch, count)
     assert [(one.token, one.fill) for one in special.endings()] == [(9, 8), (7, 8)]

@@ -56,7 +56,7 @@ def test_networks_that_look_and_that_do_not():
 
 def test_the_probe_refuses_masks_and_times_per_position():
     x, t = torch.zeros(2, 3, dtype=torch.int64), torch.full((2,), 0.5)
-    with pytest.raises(ValueError, match=r"process has 1 states that every token may have become, must have two"):
+    with pytest.raises(ValueError, match=r"process has 1 states that every token can reach, must have at least"):
         leave_one_out_probe(dd.presets.mdlm(V), lambda z, t: torch.zeros(*z.shape, V), x, t)
-    with pytest.raises(ValueError, match=r"t has shape .2, 3., must be .B,., one time per text"):
+    with pytest.raises(ValueError, match=r"t has shape .2, 3., must be .B,., one time per sequence"):
         leave_one_out_probe(PROCESSES["uniform"], lambda z, t: torch.zeros(*z.shape, V), x, t[:, None].expand(2, 3))

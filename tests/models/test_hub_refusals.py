@@ -20,12 +20,12 @@ def refused(message, *arguments, error=ValueError, **options):
 
 
 def test_a_folder_that_is_no_model(tmp_path, bert):
-    refused(r"empty: no folder with a model here, and the hub says", tmp_path / "empty")
+    refused(r"empty: not a folder with a model, and the hub answers", tmp_path / "empty")
     (tmp_path / "adapter_config.json").write_text("{}")
-    refused(r"holds an adapter and no model; merge it into its model", tmp_path)
+    refused(r"contains an adapter and no model; merge it into its model", tmp_path)
     BertModel(CONFIGS["bert"]()).save_pretrained(tmp_path / "encoder")
     refused(
-        r"encoder: model_type 'bert', architecture 'BertModel': no family of a2d, .* is for it. Say family=NAME "
+        r"encoder: model_type 'bert', architecture 'BertModel': none of the families a2d, .* pass family=NAME "
         r"\(on the command line --family NAME\)",
         tmp_path / "encoder",
     )
@@ -76,32 +76,32 @@ def test_pickled_weights_of_a_repository_are_converted_into_a_folder(bert, tmp_p
 def test_a_folder_without_a_tokenizer(bert):
     for path in bert.glob("tokenizer*"):
         path.unlink()
-    refused(r"bert: has no tokenizer that loads", bert)
+    refused(r"bert: its tokenizer cannot be loaded", bert)
 
 
 def test_a_tokenizer_without_a_mask_token(bert):
     write_tokenizer(bert, None)
     refused(
-        r"its tokenizer has no mask token.*say mask='<token>' \(on the command line --mask-token '<token>'\).*"
+        r"its tokenizer has no mask token.*pass mask='<token>' \(on the command line --mask-token '<token>'\).*"
         r"add_special_tokens\(\{'mask_token': '<\|mask\|>'\}\) "
         r"and model.resize_token_embeddings\(len\(tokenizer\)\)",
         bert,
     )
     refused(r"save both$", bert)
     refused(
-        r"save both: python -m recipes.adapt mdlm --from .*bert does all of it for a causal model",
+        r"save both: python -m recipes.adapt mdlm --from .*bert does all of this for a causal",
         change(bert, architectures=["BertForCausalLM"]),
         family="masked_lm",
     )
     change(bert, architectures=["BertForMaskedLM"])
-    refused(r"mask='nothing': must be a token of .*, which does not know it", bert, mask="nothing")
+    refused(r"mask='nothing': must be a token of .*, which does not contain it", bert, mask="nothing")
     for mask in ("w4", MASK, str(MASK)):
         assert hub.load(bert, mask=mask).special.mask == MASK
 
 
 def test_two_masks(bert):
     refused(
-        r"mask_token_id of config.json says 7, the tokenizer says 4; say which is the mask: mask=ID "
+        r"mask_token_id of config.json has 7, the tokenizer has 4; pass the id of the mask: mask=ID "
         r"\(on the command line --mask-token ID\)",
         change(bert, mask_token_id=7),
     )
@@ -110,7 +110,7 @@ def test_two_masks(bert):
 
 def test_fewer_rows_than_tokens(bert):
     write_tokenizer(bert, MASK, 25)
-    refused(r"vocab_size=20 of config.json, and the tokenizer's ids run to 24 \(w20, w21, w22\): each must", bert)
+    refused(r"vocab_size=20 of config.json, and the highest id of the tokenizer is 24 \(w20, w21, w22\): each id", bert)
 
 
 def test_options_that_a_family_lacks_are_refused(bert):
@@ -131,19 +131,17 @@ def test_without_transformers_the_error_names_the_package_to_install(bert, monke
 
 def test_quantised_weights(bert):
     refused(
-        r"quantization_config of config.json says that its weights are quantised",
+        r"quantization_config of config.json declares quantised weights",
         change(bert, quantization_config={"bits": 4}),
     )
 
 
 def test_states_that_are_no_words(bert, as_users_call):
     _, denoiser, _, special = hub.load(bert)
-    with pytest.raises(
-        ValueError, match=rf"z holds id 4, the token '\[MASK\]', which is no word.* is the state {TOKENS}"
-    ):
+    with pytest.raises(ValueError, match=rf"z contains id 4, the token '\[MASK\]', which .* is the state {TOKENS}"):
         denoiser(torch.tensor([[5, MASK]]), torch.zeros(1))
     assert special.states(torch.tensor([[5, MASK]])).tolist() == [[5, TOKENS]]
-    with pytest.raises(ValueError, match=r"z has 1 rows, padding is known of 2: sample with compact=False"):
+    with pytest.raises(ValueError, match=r"z has 1 rows, but left has 2: sample with compact=False"):
         denoiser.padded(torch.tensor([0, 1]))(torch.tensor([[5, 6]]), torch.zeros(1))
     with pytest.raises(ValueError, match=r"left is \[2\], must be less than the 2 positions"):
         denoiser.padded(torch.tensor([2]))(torch.tensor([[5, 6]]), torch.zeros(1))
@@ -154,11 +152,13 @@ def test_ids_that_are_no_words_do_not_become_states(bert):
     special = hub.load(bert).special
     assert special.vocab_size == TOKENS
     for ids in (TOKENS, TOKENS + 6, 305, -1):
-        with pytest.raises(ValueError, match=rf"ids hold {ids}: must be ids of words, in 0\.\.12, or the mask's, 4"):
+        with pytest.raises(
+            ValueError, match=rf"ids contain {ids}: must be ids of tokens, in 0\.\.12, or the mask's, 4"
+        ):
             special.states(torch.tensor([[5, ids]]))
     last = hub.Special(9, 9, None, None, None, None, (), ())
     assert last.states(torch.tensor([[8, 9]])).tolist() == [[8, 9]]
-    with pytest.raises(ValueError, match=r"ids hold 9: must be ids of words, in 0\.\.8$"):
+    with pytest.raises(ValueError, match=r"ids contain 9: must be ids of tokens, in 0\.\.8$"):
         hub.Special(9, None, None, None, None, None, (), ()).states(torch.tensor([[8, 9]]))
 
 

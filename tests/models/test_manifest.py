@@ -45,8 +45,8 @@ def test_an_intact_folder_has_its_facts(tmp_path):
         (lambda f: (f / "config.json").write_bytes(b"{"), r"config\.json is truncated: 1 of 2 bytes"),
         (lambda f: (f / "config.json").write_bytes(b"{}\n"), r"config\.json is too long: 3 of 2 bytes"),
         (lambda f: (f / "weights.safetensors").write_bytes(b"0123456788"), r"weights\.safetensors is altered"),
-        (lambda f: (f / "more.safetensors").write_bytes(b"x"), r"more\.safetensors is foreign"),
-        (lambda f: fill(f, {"rank/1.pt": b"x"}), r"rank/1\.pt is foreign"),
+        (lambda f: (f / "more.safetensors").write_bytes(b"x"), r"more\.safetensors is not listed"),
+        (lambda f: fill(f, {"rank/1.pt": b"x"}), r"rank/1\.pt is not listed"),
     ],
 )
 def test_a_file_at_fault_is_named(tmp_path, damage, message):
@@ -102,15 +102,15 @@ def reseal(folder, **changes):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda f: (f / MANIFEST).unlink(), f"there is no {MANIFEST}, so these files were not saved by ddlib"),
+        (lambda f: (f / MANIFEST).unlink(), f"has no {MANIFEST}, so its files were not saved by ddlib"),
         (lambda f: (f / MANIFEST).write_text('{"format": 1, '), f"{MANIFEST}: damaged, JSONDecodeError"),
         (lambda f: (f / MANIFEST).write_bytes(b"\xff\xfe"), f"{MANIFEST}: damaged, UnicodeDecodeError"),
         (lambda f: (f / MANIFEST).write_text("{}"), f"{MANIFEST}: damaged, KeyError: 'format'"),
         (lambda f: (f / MANIFEST).write_text("[]"), f"{MANIFEST}: damaged, TypeError"),
-        (lambda f: edit(f, facts={"class": "Other"}), f"{MANIFEST}: damaged, its seal does not fit"),
-        (lambda f: edit(f, files={}), f"{MANIFEST}: damaged, its seal does not fit"),
-        (lambda f: edit(f, format=2), f"{MANIFEST}: damaged, its seal does not fit"),
-        (lambda f: reseal(f, format=2), f"{MANIFEST}: format 2, this ddlib reads 1; install a newer one"),
+        (lambda f: edit(f, facts={"class": "Other"}), f"{MANIFEST}: damaged, its checksum does not match"),
+        (lambda f: edit(f, files={}), f"{MANIFEST}: damaged, its checksum does not match"),
+        (lambda f: edit(f, format=2), f"{MANIFEST}: damaged, its checksum does not match"),
+        (lambda f: reseal(f, format=2), f"{MANIFEST}: format 2, this ddlib reads format 1; install"),
         (lambda f: reseal(f, files={"../x": {}}), r"names '\.\./x', which lies outside"),
         (lambda f: reseal(f, files={"/etc/x": {}}), "names '/etc/x', which lies outside"),
     ],
@@ -155,14 +155,14 @@ def test_folders_are_made_and_an_empty_one_is_used(tmp_path):
 @pytest.mark.parametrize("name", ["weights.safetensors", "results.json"])
 def test_files_of_others_are_not_overwritten(tmp_path, name):
     fill(tmp_path, {name: b"mine"})
-    with pytest.raises(ManifestError, match=f"no save wrote {name}, and no load would accept"):
+    with pytest.raises(ManifestError, match=f"contains {name}, which no save wrote and with which"):
         save(tmp_path)
     assert content(tmp_path) == {name: b"mine"}
 
 
 def test_a_file_of_another_kind_under_our_name_is_not_overwritten(tmp_path):
     fill(tmp_path, {"notes.txt": b"mine"})
-    with pytest.raises(ManifestError, match=r"notes\.txt is there and no save wrote it"):
+    with pytest.raises(ManifestError, match=r"contains notes\.txt, which no save wrote"):
         save(tmp_path, FILES | {"notes.txt": b"ours"})
     assert content(tmp_path) == {"notes.txt": b"mine"}
 

@@ -189,7 +189,7 @@ def test_a_saved_model_needs_nothing_of_the_folder_it_came_from(folders, tmp_pat
     loaded.save_pretrained(tmp_path / "again")
     for name in ("config.json", "model.safetensors"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "ours" / name).read_bytes()
-    with pytest.raises(ManifestError, match="holds MaskedLM, must hold DiT"):
+    with pytest.raises(ManifestError, match="contains MaskedLM, must contain DiT"):
         DiT.from_pretrained(tmp_path / "ours")
 
 

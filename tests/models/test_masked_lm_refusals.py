@@ -36,7 +36,7 @@ def test_sequences_may_not_be_longer_than_the_positions(folders, kind):
     model, limit = masked_lm(WORDS + 1, WORDS, str(folders[kind])), POSITIONS[kind]
     assert model.max_length == limit
     assert model(torch.zeros(1, limit, dtype=torch.int64), torch.zeros(1)).isfinite().all()
-    with pytest.raises(ValueError, match=f"z has {limit + 1} positions: must have at most {limit}, as many as"):
+    with pytest.raises(ValueError, match=f"z has {limit + 1} positions: must have at most {limit}, the maximum"):
         model(torch.zeros(1, limit + 1, dtype=torch.int64), torch.zeros(1))
 
 
@@ -58,7 +58,7 @@ def test_bad_inputs_are_refused_by_name(folders, as_users_call):
         (dict(vocab_size=14, num_states=15), r"vocab_size=14: must be <= 13, the tokens of .* mask_token as an id"),
         (dict(vocab_size=11, num_states=10), r"vocab_size=11: tokens are states, so it must be <= num_states=10"),
         (dict(vocab_size=0, num_states=10), r"vocab_size=0: must be at least 1"),
-        (dict(mask_token="<m>"), r"mask_token='<m>': must be a token of .*, which does not know it"),
+        (dict(mask_token="<m>"), r"mask_token='<m>': must be a token of .*, which does not contain it"),
         (dict(mask_token=20), r"mask_id=20: must lie in 0\.\.19"),
         (dict(mask_token=-1), r"mask_id=-1: must lie in 0\.\.19"),
     ],
@@ -127,7 +127,7 @@ def test_a_network_that_scales_its_input_is_refused_by_name(monkeypatch):
         return given(self, inputs_embeds=embedded, **kwargs)
 
     monkeypatch.setattr(BertModel, "forward", scaled)
-    with pytest.raises(ValueError, match="BertForMaskedLM gives other logits when read through inputs_embeds"):
+    with pytest.raises(ValueError, match="BertForMaskedLM returns other logits with inputs_embeds"):
         MaskedLM(WORDS + 1, WORDS, plain(CONFIGS["bert"]()), 4)
 
 

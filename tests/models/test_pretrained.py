@@ -154,8 +154,8 @@ def test_signatures_are_those_of_the_constructors():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(names=torch.ones(1)), "names is Tensor, which JSON cannot hold"),
-        (dict(options={"kind": iter(())}), "options is dict, which JSON cannot hold"),
+        (dict(names=torch.ones(1)), "names is Tensor, which cannot be stored"),
+        (dict(options={"kind": iter(())}), "options is dict, which cannot be stored"),
     ],
 )
 def test_arguments_that_json_cannot_hold_are_refused(tmp_path, as_users_call, arguments, message):
@@ -202,8 +202,8 @@ def swap(folder):
         (swap, "model.safetensors is altered"),
         (lambda f: (f / "config.json").unlink(), "config.json is missing"),
         (lambda f: (f / "model.safetensors").unlink(), "model.safetensors is missing"),
-        (lambda f: shutil.copy(f / "model.safetensors", f / "b.safetensors"), "b.safetensors is foreign"),
-        (lambda f: (f / "ddlib_manifest.json").unlink(), "there is no ddlib_manifest.json"),
+        (lambda f: shutil.copy(f / "model.safetensors", f / "b.safetensors"), "b.safetensors is not listed"),
+        (lambda f: (f / "ddlib_manifest.json").unlink(), "has no ddlib_manifest.json"),
         (lambda f: flip(f, "ddlib_manifest.json", 60), "ddlib_manifest.json: damaged"),
     ],
 )
@@ -224,11 +224,11 @@ def rewritten(folder: Path, **files: bytes) -> Path:
 
 
 def test_another_class_is_refused_by_name(saved, tmp_path):
-    with pytest.raises(ManifestError, match="saved: holds DiT, must hold Small"):
+    with pytest.raises(ManifestError, match="saved: contains DiT, must contain Small"):
         Small.from_pretrained(saved)
     with writing(tmp_path / "checkpoint", {"step": 1}) as folder:
         (folder / "state.bin").write_bytes(b"x")
-    with pytest.raises(ManifestError, match="checkpoint: holds no model, must hold DiT"):
+    with pytest.raises(ManifestError, match="checkpoint: contains no model, must contain DiT"):
         DiT.from_pretrained(tmp_path / "checkpoint")
 
 
@@ -308,5 +308,5 @@ def test_names_of_further_files_are_checked_before_anything_is_written(tmp_path,
 def test_options_without_effect_are_refused(tmp_path, as_users_call):
     with pytest.raises(TypeError, match="config: must be None"):
         trained().save_pretrained(tmp_path, config={"dim": 1})
-    with pytest.raises(TypeError, match="got private, which only push_to_hub=True takes"):
+    with pytest.raises(TypeError, match="got private, which require push_to_hub=True"):
         trained().save_pretrained(tmp_path, private=True)

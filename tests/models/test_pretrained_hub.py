@@ -83,5 +83,5 @@ def test_files_from_the_hub_are_checked(hub):
     flip(hub.root / "me/model")
     with pytest.raises(ManifestError, match=r"model\.safetensors is altered"):
         DiT.from_pretrained("me/model")
-    with pytest.raises(ManifestError, match="there is no ddlib_manifest"):
+    with pytest.raises(ManifestError, match="has no ddlib_manifest"):
         DiT.from_pretrained("me/nothing")

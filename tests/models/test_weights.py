@@ -90,7 +90,7 @@ def test_quantised_weights_are_refused_where_config_json_is_silent(folder, dtype
 @pytest.mark.parametrize("name", ["scale", "scale_inv"])
 def test_the_scale_of_a_weight_is_refused(folder, name):
     rewrite(folder, lambda w: w | {f"{key}_{name}": torch.ones(1) for key in list(w)[:1]})
-    refused(folder, rf"safetensors: \S+_{name} is what \S+ is multiplied by, so the weights are quantised")
+    refused(folder, rf"safetensors: \S+_{name} is the scale of \S+, so the weights are quantised")
 
 
 def test_quantised_weights_in_one_of_several_files_are_refused(bert):
@@ -111,16 +111,16 @@ def test_quantised_weights_in_one_of_several_files_are_refused(bert):
 def test_the_error_names_the_path_of_a_broken_file(folder, content):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-99] if content is None else content)
-    refused(folder, r"(bert|llama)/model\.safetensors: is broken or no file of safetensors: .*header")
+    refused(folder, r"(bert|llama)/model\.safetensors: is damaged or not a safetensors file: .*header")
 
 
 def test_the_error_names_the_path_of_a_broken_index(bert):
     (bert / "model.safetensors").unlink()
     index = bert / "model.safetensors.index.json"
     for content, message in {
-        '{"weight_map": {"a": "gone.safetensors"}}': "names gone.safetensors, which is not there",
-        '{"weight_map": []}': "is no index of weights",
-        "{": "is no index of weights",
+        '{"weight_map": {"a": "gone.safetensors"}}': "names gone.safetensors, which does not exist",
+        '{"weight_map": []}': "is not an index of weights",
+        "{": "is not an index of weights",
     }.items():
         index.write_text(content)
         refused(bert, rf"bert/model\.safetensors\.index\.json: {message}")
@@ -135,4 +135,4 @@ def test_the_error_names_both_shapes_of_a_table(folder):
 def test_the_error_names_the_tensor_of_numbers_that_are_not_finite(folder, number):
     last = re.compile(r"layers\.1\.mlp\.up_proj|layer\.1\.output\.dense\.weight")
     rewrite(folder, lambda w: {k: torch.full_like(v, number) if last.search(k) else v for k, v in w.items()})
-    refused(folder, r"(bert|llama)'?: \S+\.1\.\S+\.weight holds numbers that are not finite")
+    refused(folder, r"(bert|llama)'?: \S+\.1\.\S+\.weight contains numbers that are not finite")

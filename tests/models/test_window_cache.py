@@ -143,7 +143,7 @@ def test_a_label_is_that_of_the_cache():
     assert isinstance(at, WindowDenoiser)
     cache = at.prefill_around(z, t, 2, 5)
     torch.testing.assert_close(at.extend(z[:, 2:5], t[:, 2:5], cache), at(z, t)[:, 2:5], atol=1e-10, rtol=1e-10)
-    with pytest.raises(ValueError, match="cache: holds label 1 in row 0, asked for 2"):
+    with pytest.raises(ValueError, match="cache: has label 1 in row 0, but 2 is given"):
         model.conditioned(2).extend(z[:, 2:5], t[:, 2:5], cache)
 
 
@@ -173,9 +173,9 @@ def test_bad_windows_and_foreign_caches_are_refused_by_name(folders, name):
     for call, message in [
         (lambda: model.prefill_around(z, t, 7, 4), "start=7, stop=4: must be a window of z, 0 <= start < stop"),
         (lambda: model.prefill_around(z, t, 0, 13), "start=0, stop=13: must be a window"),
-        (lambda: model.extend(z[:, :2], t[:, :2], cache), "cache: is around positions 4..6, 3 of them, and z has 2"),
-        (lambda: model.extend(z[:1, :3], t[:1, :3], cache), "cache: holds 2 sequences, asked for 1"),
-        (lambda: copy.deepcopy(model).extend(z[:, :3], t[:, :3], cache), "cache: holds keys and values of another"),
+        (lambda: model.extend(z[:, :2], t[:, :2], cache), "cache: is that of the window 4..6 of 3 positions, but z"),
+        (lambda: model.extend(z[:1, :3], t[:1, :3], cache), "cache: contains 2 sequences, but 1 are given"),
+        (lambda: copy.deepcopy(model).extend(z[:, :3], t[:, :3], cache), "cache: contains keys and values of another"),
     ]:
         with pytest.raises(ValueError, match=re.escape(message)):
             call()
@@ -186,7 +186,7 @@ def test_bad_windows_and_foreign_caches_are_refused_by_name(folders, name):
 
 
 def test_a_causal_mask_has_no_window(folders):
-    with pytest.raises(ValueError, match="attention='causal': what is behind a window has no effect on it"):
+    with pytest.raises(ValueError, match="attention='causal': positions after a window have no"):
         llama(folders, attention="causal").prefill_around(draw(WORDS), times(draw(WORDS)), 0, 2)
 
 

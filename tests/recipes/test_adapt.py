@@ -171,7 +171,7 @@ def test_text_is_cut_as_prepare_cuts_it_and_the_table_is_the_same(llama, capsys)
         assert [line for line in printed if line in table] == table
         one, other = (open_prepared(Path(folder)) for folder in (where, "data/adapt-llama"))
         assert [d.tolist() for d in one.train] == [d.tolist() for d in other.train]
-        rule = {"document": "a whole file", "paragraph": "what stands between empty lines"}.get(
+        rule = {"document": "a whole file", "paragraph": "a block between empty lines"}.get(
             (flags or [""])[-1], "a line"
         )
         assert any(f"3 .txt files, each document is {rule} (--sample-by" in line for line in table)
@@ -196,7 +196,7 @@ def test_a_second_text_for_one_model_is_answered_by_the_flags_that_it_needs(llam
     run("mdlm", "--steps", "1")
     Path("other.txt").write_text("\n".join(f"{number}. {SENTENCES[1]}" for number in range(60)))
     words = ["mdlm", "--from", "llama", *SMALL, "--steps", "1", "--text", "other.txt"]
-    with pytest.raises(SystemExit, match=r"holds something else.* A second text needs folders of its own") as error:
+    with pytest.raises(SystemExit, match=r"contains other data.* A second text requires separate folders") as error:
         adapt.main(words)
     flags = str(error.value).partition("repeat the command with ")[2].split()
     assert flags == ["--data.folder", "data/adapt-llama-2", "--output.folder", "run-2"]
@@ -215,7 +215,7 @@ def test_prepare_ends_with_a_command_that_begins_at_the_weights_beside_the_token
         BertForMaskedLM(BertConfig(vocab_size=words + 1, **SIZE)).save_pretrained(name)
     prepare_command.main(["local", "--files", "texts", "--tokenizer", name, "--out", "data/mine"])
     (line,) = (
-        one for one in capsys.readouterr().out.splitlines() if one.startswith(f"or begin at the weights of {name}: ")
+        one for one in capsys.readouterr().out.splitlines() if one.startswith(f"or start from the weights of {name}: ")
     )
     words = line.partition(f"python -m recipes.{module} ")[2].split()
     {"adapt": adapt, "owt": owt}[module].main(
@@ -233,7 +233,7 @@ def refused(message: str, *words: str) -> None:
 def test_models_that_cannot_be_adapted_are_refused_before_any_text_is_prepared(llama, monkeypatch):
     shutil.copytree(llama, "many")
     write_tokenizer(Path("many"), *(f"<{number}>" for number in range(7)))
-    refused("--from many: its tokenizer has 278 tokens, its table 277 rows; must be at most as many", "--from", "many")
+    refused("--from many: its tokenizer has 278 tokens, must have at most 277, the rows of", "--from", "many")
     shutil.copytree(llama, "pickled")
     torch.save(load_file("pickled/model.safetensors"), "pickled/pytorch_model.bin")
     Path("pickled/model.safetensors").unlink()
@@ -252,8 +252,8 @@ def test_other_models_and_too_little_text_are_refused_by_name(llama):
     write_tokenizer(Path("bert"))
     Path("empty").mkdir()
     refused("architecture: 'bert' has an encoder, must be a causal language model", "--from", "bert")
-    refused("name_or_path='empty': there is no config.json in this folder", "--from", "empty")
-    refused("name_or_path='nowhere/here': no folder with a model here", "--from", "nowhere/here")
+    refused("name_or_path='empty': this folder has no config.json", "--from", "empty")
+    refused("name_or_path='nowhere/here': not a folder with a model", "--from", "nowhere/here")
     refused("path='none.txt': there is no", "--from", "llama", "--text", "none.txt")
     refused(
         r"data\.length=4000: must be at most \d+, the tokens of the train", "--from", "llama", "--data.length", "4000"

@@ -81,14 +81,14 @@ def test_mismatches_are_refused_before_any_work(published, options, tmp_path, mo
         with pytest.raises(ValueError, match=message):
             replace(options, **changed)
     for changed, message in (
-        (dict(block=7), "length=24: must be whole blocks of 7, at least two"),
-        (dict(block=24), "length=24: must be whole blocks of 24, at least two"),
+        (dict(block=7), "length=24: must be a multiple of --block 7, at least"),
+        (dict(block=24), "length=24: must be a multiple of --block 24, at least"),
         (dict(order="ancestral"), "ancestral"),
     ):
         with pytest.raises(ValueError, match=message):
             run(replace(options, **changed))
     blocks = publish_tiny(tmp_path, pace="blocks:size=6")
-    with pytest.raises(ValueError, match="attends by blocks of 6: its cache is exact, there is no error"):
+    with pytest.raises(ValueError, match="attends by blocks of 6: its cache is exact, so there is no error"):
         run(replace(options, run=str(blocks.run)))
 
 

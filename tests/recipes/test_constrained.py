@@ -159,7 +159,7 @@ def test_tokens_are_bytes(saved):
     together = Tokenizer(models.WordPiece({"play": 0, "##ing": 1, "[UNK]": 2}, unk_token="[UNK]"))
     together.decoder = decoders.WordPiece()
     with pytest.raises(
-        ValueError, match=r"become text together and not each alone.* must be byte-level, .* takes an Automaton"
+        ValueError, match=r"its tokenizer decodes tokens jointly.* must be byte-level, .* takes an Automaton"
     ):
         pieces(replace(saved, tokenizer=together, special=special))
 
@@ -197,11 +197,11 @@ BOTH = r"regex='a': not with json_schema=.*, give one of them"
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"regex": "a("}, r"regex='a\(': outlines-core has no automaton for it"),
-     ({"regex": "(?=a)a"}, "has no automaton for it, with neither look-around nor"),
+    [({"regex": "a("}, r"regex='a\(': outlines-core cannot convert it"),
+     ({"regex": "(?=a)a"}, "cannot convert it, as it does not support look-around"),
      ({"regex": "a", "json_schema": "some.json"}, BOTH),
      ({"regex": "a", "length": "auto"}, "length='auto': not with a regex or a JSON schema"),
-     ({"regex": "a)(b"}, r"regex='a\)\(b': outlines-core has no automaton for it"),
+     ({"regex": "a)(b"}, r"regex='a\)\(b': outlines-core cannot convert it"),
      ({"regex": "a{30}"}, f"regex='.*': constraint is .* no sequence of length {LENGTH} satisfies"),
      ({"regex": "a", "prompt": "The [MASK:2] of"}, "satisfies with the tokens that row 0 of the prompt gives"),
      ({"regex": "a", "sampling": Sampling(forbidden=("a",))}, "no sequence of length"),
@@ -216,8 +216,8 @@ def test_refused(run, options, message):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "must be a file of JSON"), ('{"type": "foo"}', "outlines-core has no pattern for it"),
-     ("3", "outlines-core has no pattern for it"), (b"\xff", "must be a file of JSON")],
+    [("{", "must be a file of JSON"), ('{"type": "foo"}', "outlines-core cannot convert it"),
+     ("3", "outlines-core cannot convert it"), (b"\xff", "must be a file of JSON")],
 )  # fmt: skip
 def test_schemas_are_refused_before_a_model_is_read(tmp_path, content, message):
     path = tmp_path / "schema.json"

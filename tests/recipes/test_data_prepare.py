@@ -106,13 +106,11 @@ def test_a_second_time_nothing_is_done(tmp_path, monkeypatch):
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
     prepare(corpus(), tmp_path / "out")
-    with pytest.raises(
-        ValueError, match=r"out holds something else.*train.split was 'train\[:-1\]', is 'train\[:-2\]'"
-    ):
+    with pytest.raises(ValueError, match=r"out contains other data.*train.split was 'train\[:-1\]', is 'train\[:-2\]'"):
         prepare(local("texts.txt", "words.json", 2), tmp_path / "out")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="other holds no prepared text"):
+    with pytest.raises(ValueError, match="other contains no prepared text"):
         prepare(corpus(), tmp_path / "other")
     assert (tmp_path / "other" / "notes.txt").read_text() == "mine"
     with pytest.raises(ValueError, match=r"is a file, must be a folder of prepared data: run python -m recipes"):
@@ -126,14 +124,14 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
 def test_files_changed_since_are_noticed(tmp_path):
     prepare(corpus(), tmp_path / "out")
     write("texts.txt", [*TEXT, "the end"])
-    with pytest.raises(ValueError, match=r"out holds something else.*train.content.0: texts.txt was '.*', is '.*'"):
+    with pytest.raises(ValueError, match=r"out contains other data.*train.content.0: texts.txt was '.*', is '.*'"):
         prepare(corpus(), tmp_path / "out")
 
 
 def test_a_tokenizer_changed_since_is_noticed(tmp_path):
     prepare(corpus(), tmp_path / "out")
     word_level(["[UNK]", "[CLS]", "[SEP]", *reversed(WORDS)]).save("words.json")
-    with pytest.raises(ValueError, match=r"out holds something else.*tokenizer was"):
+    with pytest.raises(ValueError, match=r"out contains other data.*tokenizer was"):
         prepare(corpus(), tmp_path / "out")
 
 
@@ -163,7 +161,7 @@ def test_one_document_is_enough_if_others_are_held_out(tmp_path):
     write("one.txt", ["the cat"])
     prepared = prepare(local("one.txt", "words.json", "texts.txt"), tmp_path / "out")
     assert len(prepared.train) == 1 and len(prepared.validation) == 4
-    with pytest.raises(ValueError, match="takes none of the 1 documents"):
+    with pytest.raises(ValueError, match="contains none of the 1 documents"):
         prepare(local("one.txt", "words.json", 1), tmp_path / "two")
 
 
@@ -195,7 +193,7 @@ def test_a_killed_prepare_leaves_no_folder_that_looks_complete(tmp_path):
 
 def test_missing_and_incomplete_files_are_refused(tmp_path):
     folder = tmp_path / "out"
-    with pytest.raises(FileNotFoundError, match=r"out is not there: run python -m recipes.prepare"):
+    with pytest.raises(FileNotFoundError, match=r"out does not exist: run python -m recipes.prepare"):
         open_prepared(folder)
     prepare(corpus(), folder)
     (data,) = (folder / "train").glob("*.arrow")
@@ -211,7 +209,9 @@ def test_missing_and_incomplete_files_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"manifest.json is damaged"):
         open_prepared(folder)
     (folder / "manifest.json").unlink()
-    with pytest.raises(ValueError, match=r"holds no prepared text, or only a part: it has no manifest.json"):
+    with pytest.raises(
+        ValueError, match=r"contains no prepared text, or only a part of it, as it has no manifest.json"
+    ):
         open_prepared(folder)
 
 
@@ -219,7 +219,7 @@ def test_missing_and_incomplete_files_are_refused(tmp_path):
     ("change", "message"),
     [
         (lambda m: m.update(format=3), "has format 3, this reads 1 and 2"),
-        (lambda m: m["train"].update(documents=9), "holds 3 documents, the manifest says 9"),
+        (lambda m: m["train"].update(documents=9), "contains 3 documents, must contain 9"),
         (lambda m: m["tokenizer"].update(sha256="0"), r"tokenizer.json was changed since it was written"),
     ],
 )
@@ -251,11 +251,11 @@ def test_ends_must_be_known_or_named(tmp_path):
     word_level(["[UNK]", "<go>", *WORDS]).save("words.json")
     with pytest.raises(
         ValueError,
-        match=r"bos=None: the tokenizer has no token <\|endoftext\|>, \[CLS\], <s>; eos=None: .*Name one that it has "
-        r"with --bos TOKEN and --eos TOKEN; its special tokens are \[UNK\], <go>$",
+        match=r"bos=None: the tokenizer has no token <\|endoftext\|>, \[CLS\], <s>; eos=None: .*of its tokens "
+        r"by --bos TOKEN and --eos TOKEN; its special tokens are \[UNK\], <go>$",
     ):
         prepare(corpus(), tmp_path / "out")
-    with pytest.raises(ValueError, match=r"eos=None: .* with --eos TOKEN; its special"):
+    with pytest.raises(ValueError, match=r"eos=None: .* by --eos TOKEN; its special"):
         prepare(corpus(bos="<go>"), tmp_path / "out")
     with pytest.raises(ValueError, match=r"eos='<stop>': the tokenizer has no token <stop>"):
         prepare(corpus(bos="<go>", eos="<stop>"), tmp_path / "out")
@@ -284,7 +284,7 @@ def test_ids_out_of_range_are_refused(tmp_path, monkeypatch):
     ("name", "kind", "message"),
     [
         ("none.json", FileNotFoundError, "there is no file none.json"),
-        ("texts.txt", ValueError, "texts.txt is no tokenizer"),
+        ("texts.txt", ValueError, "texts.txt is not a tokenizer"),
         ("train:", ValueError, "must be train: and a number of tokens"),
         ("train:100", ValueError, "tokenizer='train:100': vocab_size=100"),
     ],
@@ -318,7 +318,7 @@ def test_a_vocabulary_is_learned_from_the_training_text(tmp_path):
 
 
 def test_training_text_is_not_validated_on():
-    with pytest.raises(ValueError, match="the same documents as train"):
+    with pytest.raises(ValueError, match="must be other documents than train"):
         Corpus(train=Source(path="a.txt"), validation=Source(path="a.txt"), tokenizer="gpt2")
     with pytest.raises(ValueError, match="held_out=0: must be at least 1"):
         local("a.txt", "gpt2", 0)
@@ -417,8 +417,8 @@ def test_a_twentieth_is_at_least_two_documents(tmp_path, count):
 def test_the_table_shows_how_text_was_cut_and_when_empty_lines_may_separate_it(tmp_path, capsys):
     words = ["local", "--files", "texts.txt", "--tokenizer", "words.json", "--held-out", "2"]
     rules = {
-        "line": "a line (--sample-by line; else paragraph: what stands between empty lines; document: ",
-        "paragraph": "what stands between empty lines (--sample-by paragraph; else line: a line; document: ",
+        "line": "a line (--sample-by line; else paragraph: a block between empty lines; document: ",
+        "paragraph": "a block between empty lines (--sample-by paragraph; else line: a line; document: ",
     }
     write("texts.txt", ["the cat", "", "the dog", "", "the cat sat", "", "a dog", "", "a cat", "", "here"])
     for by, rule in rules.items():
@@ -440,5 +440,5 @@ def test_the_command_names_the_error(tmp_path):
     words[2] = "texts.txt"
     command.main([*words, "--held-out", "1", "--bos", "the", "--sample-by", "line"])
     assert open_prepared(tmp_path / "out").bos_id == 3
-    with pytest.raises(SystemExit, match="the same documents as train"):
+    with pytest.raises(SystemExit, match="must be other documents than train"):
         command.main([*words, "--validation", "texts.txt"])

@@ -67,7 +67,9 @@ def test_files_folders_and_recipes_are_cut_by_one_rule_and_coarse_cuts_name_it(t
     assert local("texts", "words.json", 1).train.sample_by == Source(path="texts").sample_by
     assert local("texts", "words.json", 1).train.sample_by == adapt.parser().get_default("sample_by")
     whole = Source(path="texts", sample_by="document", split="train[:-2]")
-    message = r"takes none of the 2 documents of texts: 2 .txt files, each document is a whole file \(--sample-by doc"
+    message = (
+        r"contains none of the 2 documents of texts: 2 .txt files, each document is a whole file \(--sample-by doc"
+    )
     with pytest.raises(ValueError, match=message):
         load_documents(whole)
 
@@ -94,7 +96,7 @@ def test_a_slice_larger_than_the_data_is_refused(split):
 def test_one_document_can_be_read_but_not_split():
     path = write("a.txt", ["alone"])
     assert len(load_documents(Source(path=path))) == 1
-    with pytest.raises(ValueError, match="takes none of the 1 documents"):
+    with pytest.raises(ValueError, match="contains none of the 1 documents"):
         load_documents(Source(path=path, split="train[:-1]"))
 
 
@@ -199,7 +201,9 @@ def test_the_error_repeats_the_message_of_the_hub(monkeypatch):
         raise datasets.exceptions.DatasetNotFoundError("no such thing")
 
     monkeypatch.setattr(datasets, "load_dataset", hub)
-    with pytest.raises(ValueError, match=r"'someone/texts' is no file or folder here, and the hub says: no such thing"):
+    with pytest.raises(
+        ValueError, match=r"'someone/texts' is not a local file or folder, and the hub answers: no such thing"
+    ):
         load_documents(Source(path="someone/texts"))
     with pytest.raises(ValueError, match="not the name of a data set"):
         load_documents(Source(path="some one/texts/deep"))

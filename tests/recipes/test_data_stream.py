@@ -183,7 +183,7 @@ def test_a_batch_moves():
         ({"seed": -1}, "seed=-1: must be at least 0"),
         ({"start": -1}, "start=-1: must be at least 0"),
         ({"rank": 2, "world": 2}, "rank=2: must be below world=2"),
-        ({"world": 12}, "world=12: there are only 11 rows of text, fewer than processes"),
+        ({"world": 12}, "world=12: must be at most 11, the number of rows"),
         ({"threads": -1}, "threads=-1: must be at least 0"),
     ],
 )

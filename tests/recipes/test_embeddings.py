@@ -56,7 +56,7 @@ def test_typical_words_are_members_most_frequent_first():
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="tokens: 3 of them"):
+    with pytest.raises(ValueError, match="tokens: 3 are too few"):
         embeddings.word_embeddings(torch.arange(3), WORDS, 2, reach=3)
     with pytest.raises(ValueError, match=f"dim={WORDS}"):
         embeddings.word_embeddings(stream(), WORDS, WORDS)

@@ -140,7 +140,7 @@ def test_on_a_stop_signal_a_run_saves_and_can_be_resumed(folder, whole):
     assert finish(processes) == [0]
     made = steps_made(run.output.folder)
     assert 6 <= made < 20 and checkpoint.found(run.output.folder / "checkpoints")[0].name == f"step_{made:08d}"
-    assert f"asked to stop: saved after step {made}" in output_of(run)
+    assert f"stopping at a signal: saved after step {made}" in output_of(run)
     trained(run)
     assert curve(run.output.folder) == curve(whole)
 
@@ -190,8 +190,8 @@ def test_skipped_checkpoints_are_printed(folder, whole, capsys):
     flip(run.output.folder / "checkpoints" / "step_00000020" / "__0_0.distcp")
     train(run)
     printed = capsys.readouterr().out
-    assert "passing over a damaged checkpoint" in printed and "__0_0.distcp is altered" in printed
-    assert "going on from step 16" in printed
+    assert "skipping a damaged checkpoint" in printed and "__0_0.distcp is altered" in printed
+    assert "resuming from step 16" in printed
 
 
 @pytest.mark.parametrize(("before", "messages"), [({"commit": "other"}, ["the code is not the same"]), ({}, [])])
@@ -216,7 +216,7 @@ def test_a_resume_names_the_packages_that_changed(tmp_path):
 def test_a_finished_run_prints_that_it_is_finished(folder, whole, capsys):
     copied(whole, folder, "finished")
     train(given(folder, "finished"))
-    assert "20 steps were made already: nothing to do" in capsys.readouterr().out
+    assert "20 steps are done already: nothing to do" in capsys.readouterr().out
     assert curve(folder / "finished") == curve(whole)
 
 
@@ -282,7 +282,7 @@ def test_a_folder_that_cannot_be_written_to(folder):
     run = given(folder, "x")
     blocked = folder / "file"
     blocked.write_text("in the way")
-    with pytest.raises(OSError, match="cannot be written to"):
+    with pytest.raises(OSError, match="cannot be written"):
         train(replace(run, output=replace(run.output, folder=blocked / "run")))
 
 

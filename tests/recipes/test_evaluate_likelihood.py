@@ -166,7 +166,7 @@ def test_the_command_prints_the_cost_of_groups_and_orders(published, tmp_path, c
     for name in ("drawing_together", "order"):
         assert likely[name]["unit"] == "nats/token" and likely[name]["error"] > 0
         assert f"likelihood {name.replace('_', ' ')} │ {likely[name]['value']:.4f}" in shown
-    assert "costs: drawing together against the same order one position at a time" in shown
+    assert "costs: drawing_together is the excess over the same order" in shown
 
 
 def test_without_the_option_there_is_none(published, capsys):
@@ -180,11 +180,11 @@ def test_without_the_option_there_is_none(published, capsys):
     [
         ({"likelihood": "confidense"}, "did you mean 'confidence'"),
         ({"likelihood": "confidence:temperature=-1"}, "likelihood: temperature is -1"),
-        ({"likelihood": None, "likelihood_steps": 3}, "likelihood_steps=3: of no likelihood, name an order"),
+        ({"likelihood": None, "likelihood_steps": 3}, "likelihood_steps=3: requires an order, given"),
         ({"likelihood_steps": 0}, "likelihood_steps=0: must be at least 1"),
         ({"likelihood_group": 0}, "likelihood_group=0: must be at least 1"),
-        ({"likelihood": None, "likelihood_group": 3}, "likelihood_group=3: of no likelihood, name an order"),
-        ({"likelihood_group": 2, "likelihood_steps": 3}, "likelihood_group=2: must be given without likelihood_steps"),
+        ({"likelihood": None, "likelihood_group": 3}, "likelihood_group=3: requires an order, given"),
+        ({"likelihood_group": 2, "likelihood_steps": 3}, "likelihood_group=2: not with likelihood_steps"),
     ],
 )
 def test_bad_options_are_refused_before_the_run_is_opened(published, changed, message):

@@ -94,7 +94,7 @@ def test_a_file_needs_no_more_than_the_folder(here):
     recipe, _ = choose({}, smoke, "train", ["--recipe", "runs/file/recipe.yaml"])
     assert differences(whole, recipe) == []
     Path("mine.yaml").write_text(yaml.safe_dump(values | {"data": {"folder": "data/none"}}))
-    with pytest.raises(SystemExit, match=r"data/none is not there: run python -m recipes.prepare"):
+    with pytest.raises(SystemExit, match=r"data/none does not exist: run python -m recipes.prepare"):
         train.main(["mine.yaml"])
 
 
@@ -124,7 +124,7 @@ def test_the_error_of_a_folder_with_other_text_names_the_flag_to_use_it(here):
 
 
 def test_a_folder_that_is_not_there_is_not_filled_with_other_text(here):
-    with pytest.raises(SystemExit, match="data/mien is not there"):
+    with pytest.raises(SystemExit, match="data/mien does not exist"):
         owt.main(["hdlm", "--smoke", "--data.folder", "data/mien"])
     assert not Path("data/mien").exists()
 
@@ -134,7 +134,7 @@ def test_preparing_over_other_text_is_refused_without_advice_to_delete(here, cap
         prepare.main([*LOCAL[:3], "--tokenizer", "train:290", *LOCAL[5:], "--held-out", "7"])
     message = str(caught.value)
     assert message == (
-        "error: data/mine holds something else, choose another folder: tokenizer was 'train:280', is 'train:290'; "
+        "error: data/mine contains other data, choose another folder: tokenizer was 'train:280', is 'train:290'; "
         "train.split was 'train[:-3]', is 'train[:-7]'; validation.split was 'train[-3:]', is 'train[-7:]'"
     )
     with pytest.raises(SystemExit) as caught:

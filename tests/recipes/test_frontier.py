@@ -101,7 +101,7 @@ def test_mismatches_are_refused_before_any_work(options, published, tmp_path, mo
         replace(options, samplers=("ancestral", "nonsense"))
     with pytest.raises(ValueError, match="calls=0: must be at least 1"):
         replace(options, calls=(4, 0))
-    with pytest.raises(ValueError, match="must be a file for JSON"):
+    with pytest.raises(ValueError, match="must be another one, for JSON"):
         replace(options, out=tmp_path / "found.png")
     with pytest.raises(ValueError, match="calls=1: theta_trapezoidal makes up to 2"):
         run(replace(options, samplers=("theta_trapezoidal",), calls=(1,)))

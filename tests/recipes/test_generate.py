@@ -80,7 +80,7 @@ def test_a_protocol_is_printed_in_words(saved):
 
 
 def test_a_forbidden_text_is_one_token(saved):
-    with pytest.raises(ValueError, match=r"forbidden='The state of our union': is \d+ tokens, must be one"):
+    with pytest.raises(ValueError, match=r"forbidden='The state of our union': is \d+ tokens, must be a single"):
         draw(saved, Sampling(forbidden=("The state of our union",)), 0, torch.arange(1), LENGTH)
 
 
@@ -192,7 +192,7 @@ def test_bad_sampling_options_are_refused_at_once(values, message):
 
 
 def test_a_prompt_longer_than_the_sequence_is_refused(run):
-    with pytest.raises(ValueError, match="the sequence has only 4"):
+    with pytest.raises(ValueError, match="must be at most 4, the"):
         generate(Options(run=str(run), prompt="The state of our union is strong", length=4), quiet())
 
 
@@ -220,8 +220,8 @@ def test_the_error_names_a_missing_folder(monkeypatch, tmp_path):
     for command in (main, evaluate.main):
         with pytest.raises(SystemExit) as caught:
             command(["runs/nothere"])
-        assert str(caught.value) == "error: no folder runs/nothere, and no such model on the hub can be reached"
-    with pytest.raises(SystemExit, match="no folder runs/a/b, and that is no owner/name on the hub"):
+        assert str(caught.value) == "error: no folder runs/nothere, and the hub does not answer"
+    with pytest.raises(SystemExit, match="no folder runs/a/b, and not an owner/name on the hub"):
         main(["runs/a/b"])
     with pytest.raises(SystemExit, match=r"error: .*\.py is a file, must be the folder of a run or of a model"):
         main([__file__])
@@ -291,8 +291,8 @@ def test_texts_are_streamed_as_they_stand(run, saved):
         ({"prompt": ("We", "No <mask>")}, "<mask> would be read as text"),
         ({"prompt": "We", "prompts": "p.txt"}, "prompts=p.txt: not with prompt='We'"),
         ({"system": "Be short."}, "system='Be short.': only with --chat"),
-        ({"chat": True}, "chat: says nothing to the model"),
-        ({"chat": True, "prompt": "What is [MASK]?"}, r"\[MASK\] is a gap, and a message has none"),
+        ({"chat": True}, "chat: requires a message"),
+        ({"chat": True, "prompt": "What is [MASK]?"}, r"\[MASK\] is a gap, which a message cannot"),
     ],
 )
 def test_options_that_exclude_each_other_are_refused_at_once(values, message):
@@ -302,7 +302,7 @@ def test_options_that_exclude_each_other_are_refused_at_once(values, message):
 
 @pytest.mark.parametrize("suffix", [".png", ".gif", ".mid", ".fasta"])
 def test_a_file_that_cannot_hold_text_is_refused(run, tmp_path, suffix):
-    with pytest.raises(ValueError, match=r"generates text, whose file has a JSON object per line: name it \.jsonl"):
+    with pytest.raises(ValueError, match=r"generates text, whose file has a JSON object per line: must end in \.jsonl"):
         generate(Options(run=str(run), out=tmp_path / f"a{suffix}"), quiet())
     assert not list(tmp_path.iterdir())
 
@@ -320,7 +320,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_weights_are_read(comman
         assert str(caught.value).startswith(f"error: out={tmp_path / out}: ")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     if command is generating:
-        with pytest.raises(SystemExit, match="holds no line of text"):
+        with pytest.raises(SystemExit, match="must contain a prompt on each"):
             main(["them/theirs", "--prompts", str(tmp_path / "file")])
 
 
@@ -332,13 +332,13 @@ def test_a_result_that_cannot_be_written_leaves_nothing(tmp_path):
 
 def test_how_a_model_of_others_is_read_is_no_matter_of_a_run(run):
     for name, value in {"family": "a2d", "block_size": 4}.items():
-        with pytest.raises(ValueError, match=f"{name}={value!r}: only for models of others"):
+        with pytest.raises(ValueError, match=f"{name}={value!r}: only for third-party models"):
             open_saved(run, **{name: value})
 
 
 def test_a_file_without_prompts_and_a_tokenizer_without_chats_are_refused(run, tmp_path):
     (tmp_path / "none.txt").write_text("\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"none\.txt: holds no line of text"):
+    with pytest.raises(ValueError, match=r"none\.txt: must contain a prompt on each"):
         generate(Options(run=str(run), prompts=tmp_path / "none.txt"), quiet())
     with pytest.raises(FileNotFoundError):
         generate(Options(run=str(run), prompts=tmp_path / "not_there.txt"), quiet())

@@ -218,7 +218,7 @@ def test_text_that_a_model_of_symbols_cannot_read_is_refused_by_name(model):
     own = copy(model)
     own.saved = SimpleNamespace(symbols=Symbols(), name="runs/dna", beginning=[], encode=list)
     with pytest.raises(
-        ValueError, match="text: 1 symbols are none of the tokenizer of runs/dna and cannot be read: 'Z'"
+        ValueError, match="text: 1 symbols are not in the tokenizer of runs/dna and cannot be read: 'Z'"
     ):
         own._words("ACZ")
     assert own._words("ACG") == ["A", "C", "G"]
@@ -265,7 +265,7 @@ def test_lm_eval_finds_the_model_and_runs_a_local_task(run, model, tmp_path):
         right += scores.index(max(scores)) == answer
     assert results["results"]["local_union"]["acc,none"] == right / 2
     assert results["config"]["checkpoint_sha256"] == model.saved.sha256
-    assert results["config"]["is_greedy"] == "not known, always False"
+    assert results["config"]["is_greedy"] == "not computed, always False"
 
 
 def test_the_table_of_lm_eval_names_its_columns():

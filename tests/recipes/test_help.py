@@ -77,8 +77,8 @@ def test_all_values_can_be_had_without_naming_a_variant(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "the variant comes first, one of mdlm, gidd, .*; got none"),
-        (["--steps", "3"], "the variant comes first, one of mdlm, .*; got --steps"),
+        ([], "the first argument must be a variant, one of mdlm, gidd, .*; got none"),
+        (["--steps", "3"], "the first argument must be a variant, one of mdlm, .*; got --steps"),
         (["hdml", "--steps", "3"], "got hdml, did you mean hdlm?"),
         (["hdlm", "--model.dpeth", "3"], "--model.depth .* run python -m recipes.owt hdlm --help"),
     ],

@@ -114,7 +114,7 @@ def test_centroids_of_another_width_keep_their_inner_products_as_well_as_can_be(
 def test_a_network_for_other_states_is_refused(built):
     for states, words in ((WORDS + sum(LEVELS), WORDS), (WORDS + sum(LEVELS) + 1, WORDS - 1)):
         network = DiT(states, words, DIM, depth=1, heads=2)
-        with pytest.raises(ValueError, match="1024 words and 84 clusters, so 1109 states"):
+        with pytest.raises(ValueError, match="1024 tokens and 84 clusters, so 1109 states"):
             embeddings.start_at_centroids(network, built.found)
 
 

@@ -192,7 +192,7 @@ def test_a_class_goes_by_its_name(trained):
 
 
 def test_refusals(prepared):
-    with pytest.raises(ValueError, match=r"guidance=2.0: guides towards a label"):
+    with pytest.raises(ValueError, match=r"guidance=2.0: must be 1 without"):
         Sampling(guidance=2.0)
     with pytest.raises(ValueError, match=r"guidance=-1.0: must be at least 0"):
         Sampling(label="odd", guidance=-1.0)

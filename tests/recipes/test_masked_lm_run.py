@@ -84,7 +84,7 @@ def test_options_that_the_model_lacks_are_refused_by_name(bert):
         (["--loss.auxiliary", "1"], r"loss.auxiliary=1.0: not with masked_lm, which has no head over clusters"),
         (
             ["--model.name-or-path", "nowhere/here/none"],
-            r"model: name_or_path='nowhere/here/none': no folder with a model here",
+            r"model: name_or_path='nowhere/here/none': not a folder with a model",
         ),
     ):
         with pytest.raises(SystemExit, match=f"error: {message}"):

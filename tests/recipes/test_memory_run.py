@@ -236,7 +236,7 @@ def test_the_description_of_the_loss_names_the_option():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(model=dict(memory=False)), "loss.memory=0.5: not with DiT, which has no takes_memory = True"),
+        (dict(model=dict(memory=False)), "loss.memory=0.5: not with DiT, which does not set takes_memory = True"),
         (dict(loss=Loss()), "loss.memory=0.0: must be above 0 with this DiT"),
         (dict(pace="blocks:size=4"), "loss.memory=0.5: not with pace=Blocks"),
     ],

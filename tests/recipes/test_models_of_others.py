@@ -193,15 +193,17 @@ def test_a_model_trained_by_blocks_is_read_by_them_and_drawn_at_their_pace(folde
     values = ("We", {"until": [], "max_gen_toks": 3})
     answers = model.generate_until([Instance("generate_until", {}, values, 0, metadata=("t", 0, 1))], disable_tqdm=True)
     assert len(answers) == 1 and model.saved.model.block_size == 4
-    with pytest.raises(ValueError, match=r"at pace=Blocks\(size=4\); here only bounds of texts at one time"):
+    with pytest.raises(ValueError, match=r"has pace=Blocks\(size=4\), but only bounds with one time"):
         model.loglikelihood_rolling([], disable_tqdm=True)
 
 
 def test_blocks_of_a_pace_and_of_a_model_that_do_not_agree_are_refused(folders):
     values = dict(run=folders["a2d"], sampling=Sampling(steps=2, pace="blocks:8"))
-    with pytest.raises(ValueError, match=r"pace='blocks:8': nothing says whether .*a2d was trained by blocks.*=0 if"):
+    with pytest.raises(
+        ValueError, match=r"pace='blocks:8': the files do not determine whether .*a2d was trained by blocks.*=0 if"
+    ):
         generate(Options(**values), quiet())
-    with pytest.raises(ValueError, match=r"pace='blocks:8': .*a2d reads blocks of 4, block_size=4: .* parts of them"):
+    with pytest.raises(ValueError, match=r"pace='blocks:8': .*a2d has blocks of 4, block_size=4: must be a divisor"):
         generate(Options(**values, reading=LoadOptions(block_size=4)), quiet())
     with pytest.raises(ValueError, match="block_size=-1: must be at least 0"):
         LoadOptions(block_size=-1)
@@ -218,7 +220,7 @@ def test_a_revision_is_one_of_a_repository(folders, monkeypatch):
     assert LoadOptions(revision="v2").open("them/theirs", "cpu", "float32").name == "them/theirs"
     DiffusionLM("them/theirs", samples=1, revision=7)
     assert loads == [("them/theirs", "v2"), ("them/theirs", "7")]
-    with pytest.raises(ValueError, match=r"revision='v2': only of a repository on the hub, .* is a folder"):
+    with pytest.raises(ValueError, match=r"revision='v2': only for a repository on the hub, .* is a folder"):
         open_saved(folders["modernbert"], revision="v2")
 
 
@@ -268,7 +270,7 @@ def test_trust_must_name_a_module_or_a_model(folders, tmp_path):
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     changed = {"model_type": "llada", "use_mrope": 1, "auto_map": {"AutoModel": "code.Model"}}
     (folder / "config.json").write_text(json.dumps(config | changed), encoding="utf-8")
-    with pytest.raises(SystemExit, match=r"then say trust=True \(on the command line --trust NAME, the model's\)"):
+    with pytest.raises(SystemExit, match=r"then pass trust=True \(on the command line --trust NAME, the model's\)"):
         main([str(folder)])
 
 
@@ -332,7 +334,7 @@ def test_the_prompt_of_an_encoder_precedes_its_canvas(folders, data, tmp_path):
         )  # fmt: skip
         drawn = [line["tokens"] for line in lines[2 * place : 2 * place + 2]]
         assert drawn == torch.cat([words, expected], 1).tolist()
-    with pytest.raises(ValueError, match=r"prompt: has gaps, and Uniform"):
+    with pytest.raises(ValueError, match=r"prompt: has gaps, but Uniform"):
         generate(Options(**options, prompt=PROMPTS[2]), quiet())
     values = dict(scorer=folders["a2d"], samples=2, sampling=Sampling(steps=2), replicates=1, sequences=2)
     found = evaluate(EvaluateOptions(model=folder, data=data, times="uniform", **values), ALONE)
@@ -390,12 +392,12 @@ def test_an_evaluation_by_blocks_with_likelihood_and_samples(folders, data):
 
 @pytest.mark.slow
 def test_text_of_other_tokens_and_unnamed_text_are_refused(folders, data, tmp_path):
-    with pytest.raises(ValueError, match=r"data: nothing says what text .* --data FOLDER; python -m recipes\.prepare"):
+    with pytest.raises(ValueError, match=r"data: .* has no text .* --data FOLDER; python -m recipes\.prepare"):
         evaluate(EvaluateOptions(model=folders["bert"], scorer="none"), ALONE)
     other = publish_tiny(tmp_path).data.folder
     with pytest.raises(ValueError, match="made with another tokenizer"):
         evaluate(EvaluateOptions(model=folders["bert"], data=other, scorer="none"), ALONE)
-    with pytest.raises(ValueError, match=r"length=97: must be at most 96, which .*bert knows"):
+    with pytest.raises(ValueError, match=r"length=97: must be at most 96, the maximum of .*bert"):
         evaluate(EvaluateOptions(model=folders["bert"], data=data, scorer="none", length=97), ALONE)
 
 
@@ -417,15 +419,18 @@ def test_zero_shot_tasks_take_them(folders):
 
 def test_options_that_a_model_does_not_support_are_refused(folders, tmp_path):
     for kind in (Options, EvaluateOptions):
-        with pytest.raises(ValueError, match=r"model: say which by RUN or by --model, .*; neither is said"):
+        with pytest.raises(ValueError, match=r"model: must be given once, as RUN or by --model; neither is given"):
             kind()
         with pytest.raises(ValueError, match="got 'a' and 'b'"):
             kind(run="a", model="b")
     for arguments, message in (
         (["--model", folders["bert"], "--prompt", "Hello", "--chat"], "has no chat template"),
-        (["--model", folders["bert"], "--prompt", "We", "--length", "200"], "length=200: must be at most 96, which"),
+        (
+            ["--model", folders["bert"], "--prompt", "We", "--length", "200"],
+            "length=200: must be at most 96, the maximum",
+        ),
         ([folders["bert"], "--family", "nobody"], "family='nobody'"),
-        ([str(tmp_path)], "nor a config.json, which models of others have"),
+        ([str(tmp_path)], "it has no config.json of a third-party model"),
     ):
         with pytest.raises(SystemExit) as caught:
             main(arguments)

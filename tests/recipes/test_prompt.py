@@ -108,12 +108,15 @@ def test_a_row_is_as_long_as_its_text_in_whole_blocks():
     assert row(saved, "1" * 30, blocks).length == 40
     assert row(saved, None, together, new=2).states.tolist() == [5]
     assert row(saved, "1", together, new=38).length == row(saved, "1", together).length == 40
-    for pace, new, message in ((together, 39, "knows 40"), (dd.paces.Blocks(16), 31, "knows 32 in whole blocks of 16")):
-        with pytest.raises(ValueError, match=rf"new={new}: 2 tokens stand before them, and them/theirs {message}$"):
+    for pace, new, message in (
+        (together, 39, "supports 40"),
+        (dd.paces.Blocks(16), 31, "supports 32 in whole blocks of 16"),
+    ):
+        with pytest.raises(ValueError, match=rf"new={new}: 2 tokens precede them, and them/theirs {message}$"):
             row(saved, "1", pace, new=new)
     apart = model(PROCESSES["uniform"], special=SpecialIds(None, 5, 6), leads=True)
     assert row(apart, "11", blocks).length == 39, "three words that stand, and nine blocks of the 37 that are left"
-    with pytest.raises(ValueError, match="new=37: 3 tokens stand before them, and them/theirs knows 39 in whole"):
+    with pytest.raises(ValueError, match="new=37: 3 tokens precede them, and them/theirs supports 39 in whole"):
         row(apart, "11", blocks, new=37)
     for full in (dict(text="1" * 39, pace=together), dict(text="1" * 7, pace=together, length=8)):
         length = full.get("length", 40)
@@ -123,9 +126,9 @@ def test_a_row_is_as_long_as_its_text_in_whole_blocks():
     assert whole.states.tolist() == [5, 1, 2, 7, 7, 3, 6, 6] and whole.length == 8
     with pytest.raises(ValueError, match="length=41: must be at most 40"):
         row(saved, "1", together, length=41)
-    with pytest.raises(ValueError, match="prompt: 46 tokens with its special ones, the sequence has only 40"):
+    with pytest.raises(ValueError, match="prompt: 46 tokens with its special ones, must be at most 40"):
         row(saved, "1" * 45, together)
-    with pytest.raises(ValueError, match=r"prompt: has gaps, and Uniform.* no mask that could stand there"):
+    with pytest.raises(ValueError, match=r"prompt: has gaps, but Uniform.* has no mask"):
         row(model(PROCESSES["uniform"]), "1[MASK]", together)
     trained = model(PROCESSES["masks"], rows="padded", special=SpecialIds(0, 5, 6))
     assert row(trained, "1", together).length == 40 and row(trained, None, together).states.tolist() == []

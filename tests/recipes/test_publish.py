@@ -171,7 +171,7 @@ def test_later_weights_of_the_same_model_replace_the_earlier_and_no_other_model_
         publish(place, DiT(7, 6, **SIZE | {"dim": 32}), process, pictures.folder)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "model.safetensors").write_bytes(b"theirs")
-    with pytest.raises(ValueError, match="is there and holds no published model"):
+    with pytest.raises(ValueError, match="exists and contains no published model"):
         publish(tmp_path / "theirs", later, process, pictures.folder)
     assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
 
@@ -182,7 +182,7 @@ def refused(pictures):
     ragged = text_tokenizer("<s>", "</s>")
     return {
         "no plain values": (network, Lambda(6, lambda t: t), pictures, {}, TypeError, "Lambda.function is"),
-        "main": (local, process, pictures, {"model": "__main__:Local"}, TypeError, "no other program can import it"),
+        "main": (local, process, pictures, {"model": "__main__:Local"}, TypeError, "other programs cannot import it"),
         "arguments": (Dots(7, 6), process, pictures, {}, TypeError, "Dots does not record the arguments"),
         "wrapper": (nn.Sequential(network), process, pictures, {}, TypeError, "Sequential does not record"),
         "width": (Dots(7, 6), process, pictures, {"model": "test_publish:Dots:9"}, ValueError, "no module|has no"),

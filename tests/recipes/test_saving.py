@@ -52,9 +52,9 @@ def test_molecules_are_drawn(tmp_path):
     [
         ("a.png", [], "ACGT", DNA, "there are no samples"),
         ("a.jpg", [[0]], "ACGT", DNA, "must end in .png, .gif, .apng, .mid, .midi, .fasta, .fa, .txt, .smi"),
-        ("a.gif", [[0]], "ACGT", DNA, "data of the kind 'fasta' have no film: it takes a shape and values"),
-        ("a.png", [[0]], "ACGT", DNA, "data of the kind 'fasta' have no picture: it takes a shape and values"),
-        ("a.mid", [[0]], "ACGT", DNA, "symbols are no pitches, data of the kind 'fasta' are no music"),
+        ("a.gif", [[0]], "ACGT", DNA, "data of the kind 'fasta' cannot be saved as a film"),
+        ("a.png", [[0]], "ACGT", DNA, "data of the kind 'fasta' cannot be saved as a picture"),
+        ("a.mid", [[0]], "ACGT", DNA, "symbols are not pitches, so data of the kind 'fasta' cannot be"),
         ("a.txt", [[0, 4]], "ACGT", DNA, r"contains id 4, must be in 0\.\.3"),
         ("a.png", [[0, 1]], ("0", "255"), PICTURE, r"must be \(N, 4\)"),
     ],

@@ -88,14 +88,14 @@ def test_a_file_and_a_name_give_the_same_in_any_order_of_symbols(tmp_path, prote
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["A,R", "1,2", "3,1"], r"that of 'A' and 'R' is 2 and 3 the other way round, must be symmetric"),
+        (["A,R", "1,2", "3,1"], r"that of 'A' and 'R' is 2 and 3 in the other order, must be symmetric"),
         (["A,R", "1,nan", "nan,1"], r"that of 'A' and 'R' is nan, must be a finite number"),
         (["A,R", "1,x", "x,1"], r"row 1, 'R' is 'x', must be a number"),
         (["A,R", "1,2"], r"has shape \(1, 2\), must be square"),
         (["A,R", "1,2,3", "2,1,3"], r"row 1 has 3 entries, the first 2"),
         ([",A,R", "A,1,2", "N,2,1"], r"row 2 is of 'N', must be of 'R' as the column"),
         (["A,A", "1,2", "2,1"], r"the symbol 'A' occurs twice"),
-        (["A,R", "1,2", "2,1"], r"has 2 symbols and lacks 18 of the vocabulary's 20: 'N', 'D', 'C', 'Q', 'E'"),
+        (["A,R", "1,2", "2,1"], r"has 2 symbols, but not 18 of the vocabulary's 20: 'N', 'D', 'C', 'Q', 'E'"),
     ],
 )
 def test_a_matrix_that_is_none_or_does_not_fit_is_refused_by_the_place(lines, message, tmp_path, proteins):
@@ -111,7 +111,7 @@ def test_other_bad_similarities_are_refused(tmp_path, proteins):
     data = ["--data", str(proteins.folder)]
     for given, error, message in (
         ([str(tmp_path / "x.npy"), *data], ValueError, "has 7 rows, the vocabulary 22 symbols, or 20 without end"),
-        ([str(tmp_path / "x.npy")], ValueError, "names no symbols: give --data or --tokenizer"),
+        ([str(tmp_path / "x.npy")], ValueError, "contains no names of symbols: give --data or --tokenizer"),
         ([str(tmp_path / "none.csv"), *data], FileNotFoundError, "there is no such file"),
         (["pam250", *data], ValueError, "must be blosum62, .csv, .tsv, .npy"),
     ):

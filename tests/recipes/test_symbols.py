@@ -227,11 +227,11 @@ BAD = {
     ),
     "no token": (
         lambda: (Path("a.txt").write_text("CCO\nC!O\n"), Lines("a.txt", tokens="smiles").load()),
-        r"a\.txt, line 2: '!' is no token of tokens='smiles': 'C!O'",
+        r"a\.txt, line 2: '!' is not a token of tokens='smiles': 'C!O'",
     ),
     "no rule of that name": (
         lambda: (Path("a.txt").write_text("CCO\n"), Lines("a.txt", tokens="smile").load()),
-        r"line 1: 'C' is no token of tokens='smile' \(a regular expression, none of characters, .*smiles.*\): 'CCO'",
+        r"line 1: 'C' is not a token of tokens='smile' \(a regular expression, none of characters, .*smiles.*\): 'CCO'",
     ),
     "a share for validation": (
         lambda: prepare_ids(np.ones((20, 2), int), 0.1, 2, "out"),
@@ -243,11 +243,11 @@ BAD = {
     ),
     "text before a header": (
         lambda: (Path("a.fa").write_text("ACGT\n>one\nACGT\n"), Fasta("a.fa").load()),
-        r"a\.fa, line 1: sequence in front of the first header",
+        r"a\.fa, line 1: sequence before the first header",
     ),
     "no picture": (
         lambda: (Path("a.png").write_text("no"), Images("a.png").load()),
-        r"a\.png: is no picture that can be read",
+        r"a\.png: cannot be read as a picture",
     ),
     "values of pictures": (
         lambda: (np.save("a.npy", np.full((1, 2, 2), 256)), Images("a.npy").load()),
@@ -267,13 +267,16 @@ BAD = {
     ),
     "an unseen label": (
         lambda: prepare_ids([[0, 1], [1]], [[1]], 4, "out", labels=(["a", "b"], ["c"])),
-        r"labels: row 0 of validation is 'c', a class that train lacks",
+        r"labels: row 0 of validation is 'c', a class that train does",
     ),
     "no labels to hold out by": (
         lambda: prepare_ids([[0, 1], [1]], 1, 4, "out", by="label"),
         r"by='label': the sequences have no labels",
     ),
-    "everything held out": (lambda: prepare_ids([[0, 1], [1]], 2, 4, "out"), r"held_out=2: there are only 2 sequences"),
+    "everything held out": (
+        lambda: prepare_ids([[0, 1], [1]], 2, 4, "out"),
+        r"held_out=2: must be below 2, the number",
+    ),
     "names of symbols": (
         lambda: prepare_ids([[0], [1]], 1, 2, "out", symbols="aa"),
         r"symbols: 'a' is empty or occurs twice",
@@ -313,9 +316,9 @@ def test_ids_in_memory_become_a_folder_once(tmp_path):
     before = (tmp_path / "out" / "manifest.json").stat()
     again = prepare_ids(pictures(), 8, 16, tmp_path / "out", labels=labels, by="label", shuffle=1)
     assert (tmp_path / "out" / "manifest.json").stat() == before and again.layout == made.layout
-    with pytest.raises(ValueError, match="holds something else, choose another folder"):
+    with pytest.raises(ValueError, match="contains other data, choose another folder"):
         prepare_ids(pictures(seed=1), 8, 16, tmp_path / "out", labels=labels, by="label", shuffle=1)
-    with pytest.raises(ValueError, match="no text"):
+    with pytest.raises(ValueError, match="not text"):
         made.train.bits_per_byte(1.0)
     assert made.tokenizer.decode(made.train[0][:3].tolist()) == " ".join(map(str, made.train[0][:3].tolist()))
 
@@ -332,7 +335,7 @@ def test_a_second_split_has_the_symbols_of_the_first(tmp_path):
     with pytest.raises(ValueError, match=r"data\.corpus\.ends=True: .*out holds another corpus, prepared with False"):
         open_prepared(tmp_path / "out", replace(corpus, ends=True))
     Path("valid.txt").write_text("cd\n")
-    with pytest.raises(ValueError, match="validation: holds 1 symbols that train lacks: 'd'"):
+    with pytest.raises(ValueError, match="validation: contains 1 symbols that train does not contain: 'd'"):
         prepare(corpus, tmp_path / "other")
 
 
@@ -439,7 +442,7 @@ def test_pictures_from_the_array_to_samples(tmp_path, capsys):
     assert all(text.startswith(start) for text in drawn(tmp_path / "run", samples=1, prompt=start))
     gaps = f"{start} [MASK:114]"
     assert drawn(tmp_path / "run", samples=1, prompt=gaps)[0].split()[:30] == start.split()
-    with pytest.raises(ValueError, match="prompt: has 40 symbols and gaps, a whole sequence has 144"):
+    with pytest.raises(ValueError, match="prompt: has 40 symbols and gaps, must have 144"):
         drawn(tmp_path / "run", prompt=f"{start} [MASK:10]")
     with pytest.raises(ValueError, match=r"length=100: must be 144, the sequences of .*run have shape 12 x 12"):
         drawn(tmp_path / "run", length=100)
@@ -510,7 +513,7 @@ def test_rows_that_do_not_fit_are_refused_before_training(tmp_path):
         check_lengths(fixed, 100, packed=False)
     check_lengths(flat, 100, packed=False)  # windows
     with pytest.raises(
-        ValueError, match=r"data\.packed=False: .* sequences of 1 to 3 symbols without padding, so rows must"
+        ValueError, match=r"data\.packed=False: .* sequences of 1 to 3 symbols without padding, so a row must"
     ):
         check_lengths(ragged, 4, packed=False)
     check_lengths(ragged, 4, packed=True)
@@ -550,7 +553,7 @@ def test_the_command_prepares_any_source(tmp_path, capsys):
     found = open_prepared(tmp_path / "data/codes")
     assert np.bincount(found.validation.labels).tolist() == [2, 2, 2, 2]
     command.main([*words, "--labels", "labels.txt", "--shuffle", "3", "--held-out", "8", "--by-label"])
-    with pytest.raises(SystemExit, match="holds something else"):
+    with pytest.raises(SystemExit, match="contains other data"):
         command.main(words)
     with pytest.raises(SystemExit):
         command.main([*words[:4], "--vocab", "many", "--out", "x"])
@@ -575,13 +578,13 @@ def test_a_source_from_outside_becomes_data_and_a_run(tmp_path, capsys):
     assert same.source == {"kind": "ddlib_ragged:Walks", "count": 40, "length": 16, "places": 6, "seed": 0}
     train(recipe(tmp_path / "data", 16, steps=1))
     assert open_saved(tmp_path / "run").layout.classes == ("down", "up")
-    with pytest.raises(SystemExit, match=r"holds something else, choose another folder: .*source.seed was 0, is 1"):
+    with pytest.raises(SystemExit, match=r"contains other data, choose another folder: .*source.seed was 0, is 1"):
         command.main([*words, "--by-label", "--seed", "1"])
-    with pytest.raises(ValueError, match="ddlib_ragged:Walks has no files, hold sequences out by --held-out"):
+    with pytest.raises(ValueError, match="ddlib_ragged:Walks has no files; hold out sequences by"):
         command._symbols(command._parser(words).parse_args([*words[:2], "--validation", "x", "--out", "y"]))
     with pytest.raises(TypeError, match=r"source: .*:no_source gives 3, must be a ddlib\.sources\.Source"):
         prepare(SymbolCorpus(source=f"{__name__}:no_source"), tmp_path / "other")
-    with pytest.raises(SystemExit, match="has an argument held_out, which is an option of prepare; it needs another"):
+    with pytest.raises(SystemExit, match="has an argument held_out, which is an option of prepare; give it another"):
         command.main(["source", "recipes.data:SymbolCorpus", "--source", "x", "--out", "other"])
 
 

@@ -82,7 +82,7 @@ def test_bad_fraction(fraction):
 
 
 def test_one_speech_cannot_be_split():
-    with pytest.raises(ValueError, match="cannot spare"):
+    with pytest.raises(ValueError, match="are too few"):
         text.hold_out([text.Speech(2000, "a", "text")], 0.05)
 
 

@@ -56,7 +56,7 @@ def test_kinds_of_time_densities():
             return self.loss_weight(x, z, t), torch.ones_like(z)
 
     rates = torch.full((200, 200), 1 / 199, dtype=torch.float64).fill_diagonal_(-1.0)
-    with pytest.warns(UserWarning, match="times are uniform, errors may be too small: Large offers no reduction"):
+    with pytest.warns(UserWarning, match="times are uniform, and errors may be too small: Large offers no reduction"):
         assert time_density("optimal", Large(rates, dd.schedules.Linear()), 16) is None
     assert "times bell, not divided out" in Loss(times="bell", weigh_times=False).about()
     assert Loss(times="bell").about() == Loss().about()
@@ -149,10 +149,10 @@ def test_an_evaluation_names_the_density_of_its_times(tmp_path, capsys):
     options = Options(run=str(published.run), scorer="none", replicates=3, batch=4)
     uniform, own = evaluate(replace(options, times="uniform"), ALONE), evaluate(options, ALONE)
     assert (uniform["protocol"]["density_of_times"], own["protocol"]["density_of_times"]) == ("uniform", "optimal")
-    assert own["protocol"]["method"] == "by neighbours in time, without what strata settle"
+    assert own["protocol"]["method"] == "from neighbouring times, without the variance that strata remove"
     ours, theirs = (result["bound"]["nats_per_token"] for result in (own, uniform))
     assert ours["value"] != theirs["value"]
     assert abs(ours["value"] - theirs["value"]) < 5 * math.hypot(ours["error"], theirs["error"])
     assert uniform["validation"] is None and own["validation"] is not None
     evaluation.show(own, evaluation.make_console())
-    assert "times optimal, errors by neighbours in time" in " ".join(capsys.readouterr().out.split())
+    assert "times optimal, errors from neighbouring times" in " ".join(capsys.readouterr().out.split())

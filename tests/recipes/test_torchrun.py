@@ -51,9 +51,9 @@ def test_a_sigterm_to_torchrun_saves_in_every_process(tmp_path, shard):
         started.wait(60)
         log, made = (tmp_path / "log").read_text(), steps_made(given.output.folder)
         assert [(tmp_path / f"status{rank}").read_text() for rank in range(2)] == ["0", "0"], log
-        assert f"asked to stop: saved after step {made}" in log
+        assert f"stopping at a signal: saved after step {made}" in log
         assert checkpoint.found(given.output.folder / "checkpoints")[0].name == f"step_{made:08d}"
         for rank in range(2):
             (tmp_path / f"status{rank}").unlink()
-    assert f"going on from step {before}" in log and made > before
+    assert f"resuming from step {before}" in log and made > before
     print("status of torchrun", started.returncode)

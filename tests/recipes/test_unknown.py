@@ -116,7 +116,7 @@ LINES = ["the cat sat"] * 60 + ["the dog sat", "the cat\u200b sat"] + ["the cat 
 def test_text_of_which_the_tokenizer_lacks_too_much_is_refused(here, workers, capsys):
     wanted = corpus(word_level(), LINES)
     message = (
-        r"train: 2 symbols of text.txt \(1.05% of the tokens, at most 1.00% pass\) are none of tokenizer='words.json' "
+        r"train: 2 symbols of text.txt \(1.05% of the tokens, at most 1.00% are accepted\) are not in .*words.json' "
         r"and would become \[UNK\]: 'dog' \(1\), U\+200B ZERO WIDTH SPACE \(1\)\. .*--unknown 0.02"
     )
     with pytest.raises(ValueError, match=message):
@@ -173,7 +173,7 @@ def test_a_prompt_with_unknown_symbols_is_refused_unless_they_may_pass():
     model = saved(word_level())
     check_known(model, "prompt", "the [MASK:2] sat")
     message = (
-        r"prompt: 2 symbols are none of the tokenizer of mine and would become \[UNK\]: 'dog' \(2\); --unknown lets"
+        r"prompt: 2 symbols are not in the tokenizer of mine and would become \[UNK\]: 'dog' \(2\); --unknown accepts"
     )
     for prompt in ("the dog[MASK]dog", "dog dog"):
         with pytest.raises(ValueError, match=message):
@@ -186,7 +186,7 @@ def test_a_prompt_with_unknown_symbols_is_refused_unless_they_may_pass():
 
 def test_generate_refuses_them_before_anything_is_drawn():
     model, options = saved(word_level()), Options(run="mine", prompt="the dog")
-    with pytest.raises(ValueError, match=r"prompt: 1 symbols are none of"):
+    with pytest.raises(ValueError, match=r"prompt: 1 symbols are not in"):
         options.rows(model, options.texts())
     (row,) = replace(options, unknown=True, new=2).rows(model, ["the dog"])
     assert row.states.tolist() == [4, 0]

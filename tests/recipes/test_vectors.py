@@ -97,12 +97,14 @@ def test_of_a_model_in_shards_only_the_one_with_the_table_is_brought(hub):
 
 
 def test_missing_paths_are_refused(hub, tmp_path):
-    with pytest.raises(ValueError, match=r"'org/nam' is no file or folder here, and the hub says: org/nam not found"):
+    with pytest.raises(
+        ValueError, match=r"'org/nam' is not a local file or folder, and the hub answers: org/nam not found"
+    ):
         vectors.model_vectors("org/nam")
     with pytest.raises(FileNotFoundError, match=r"org/name has no model\.safetensors"):
         vectors.model_vectors("org/name")
     (tmp_path / "pytorch_model.bin").touch()
-    with pytest.raises(FileNotFoundError, match=r"as safetensors; its pickle is read by its own name, .*model\.bin$"):
+    with pytest.raises(FileNotFoundError, match=r"as safetensors; to read its pickle pass the path .*model\.bin$"):
         vectors.model_vectors(str(tmp_path))
     for suffix in vectors.READERS:
         with pytest.raises(FileNotFoundError):

@@ -60,7 +60,8 @@ class Fasta:
             )
             raise ValueError(
                 f"files={self.files!r}: {sum(odd.values()):,} letters are in lower case or no letters of "
-                f"{self.alphabet} ({sum(odd.values()) / total:.2%}, at most unknown={self.unknown:g} pass): {listed}"
+                f"{self.alphabet} ({sum(odd.values()) / total:.2%}, at most unknown={self.unknown:g} are accepted): "
+                f"{listed}"
             )
         used = {letter.upper() for letter in counts}
         symbols = tuple(letters) + ((other,) if used - set(letters) else ())
@@ -91,11 +92,11 @@ class Fasta:
                     headers.append(line[1:].strip())
                     texts.append([])
                 elif line.strip() and len(headers) == first:
-                    raise ValueError(f"{file}, line {number}: sequence in front of the first header, a line with >")
+                    raise ValueError(f"{file}, line {number}: sequence before the first header, which is a line with >")
                 elif line.strip():
                     texts[-1].append("".join(line.split()))
         if not headers:
-            raise ValueError(f"files={self.files!r}: there is no record, a header with > and its sequence")
+            raise ValueError(f"files={self.files!r}: must contain a record, a header with > and its sequence")
         return headers, ["".join(pieces).removesuffix("*") for pieces in texts]
 
     def _labels(self, headers: list[str]) -> tuple[np.ndarray | None, tuple[str, ...]]:

@@ -156,7 +156,7 @@ class Images:
                     raise ValueError(f"{name}: has values of more than 8 bits, of Pillow's mode {mode}; scale them")
                 return self._made(picture.convert("RGB" if self.colour else "L"))
         except OSError as error:
-            raise ValueError(f"{name}: is no picture that can be read: {error}") from error
+            raise ValueError(f"{name}: cannot be read as a picture: {error}") from error
 
     def _made(self, picture: Any) -> np.ndarray:
         """Return the values of a picture in grey or in colour, resized if a size is given."""

@@ -79,7 +79,7 @@ class Lines:
                 texts += lines_of(file)
                 continue
             if suffix(file) not in TABLES:
-                raise ValueError(f"column={self.column!r}: {file} is no table, must be .csv or .tsv")
+                raise ValueError(f"column={self.column!r}: {file} is not a table, must be .csv or .tsv")
             found = table_rows(file)
             texts += column(file, found, self.column)
             rows += found
@@ -108,7 +108,7 @@ class Lines:
         try:
             pattern = re.compile(rule)
         except re.error as error:
-            raise ValueError(f"tokens={self.tokens!r}: is no regular expression: {error}") from error
+            raise ValueError(f"tokens={self.tokens!r}: is not a regular expression: {error}") from error
         if pattern.groups:
             raise ValueError(f"tokens={self.tokens!r}: has groups, write (?:...) for each")
         return pattern.findall
@@ -140,7 +140,7 @@ def _tokens(
         if left and left != sum(map(str.isspace, text)) - sum(
             character.isspace() for one in tokens for character in one
         ):
-            raise ValueError(f"{place(row)}: {_rest(text, tokens)!r} is no token of {rule}: {text[:80]!r}")
+            raise ValueError(f"{place(row)}: {_rest(text, tokens)!r} is not a token of {rule}: {text[:80]!r}")
         values.extend(known.setdefault(token, len(known)) for token in tokens)
         offsets.append(len(values))
     symbols = tuple(sorted(known))
