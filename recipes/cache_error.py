@@ -39,7 +39,7 @@ from recipes.data import examples, wrapped
 from recipes.engine.provenance import provenance
 from recipes.engine.validation import WINDOWS
 from recipes.evaluation.exact import reader
-from recipes.evaluation.report import check_model, result_path, write
+from recipes.evaluation.report import check_model, result_path, value_and_error, write
 from recipes.model_io import LoadedModel, LoadOptions, held_out, measured_length
 from recipes.model_io.samplers import check_sampler
 
@@ -128,10 +128,9 @@ class Subject:
         ).log_likelihood  # fmt: skip
         return -found
 
-    def per_token(self, nats: Tensor) -> dict[str, float]:
-        """Return nats per token with their standard error over sequences."""
-        found = dd.Measure.ratio(nats, self.free.sum(-1).double(), "nats/token")
-        return {"value": found.value, "error": found.standard_error}
+    def per_token(self, nats: Tensor) -> dict[str, float | None]:
+        """Return nats per token with their standard error over sequences, None for a single sequence."""
+        return value_and_error(dd.Measure.ratio(nats, self.free.sum(-1).double(), "nats/token"))
 
     def greedy(self, keep: str | bool, rows: slice = slice(None)) -> Tensor:
         """Draw the likeliest tokens behind the first block of held-out sequences."""
@@ -221,7 +220,7 @@ def cache_error(options: Options, console: Console) -> dict[str, Any]:
             provenance(saved.plugins) | {"load": list(os.getloadavg()), "threads": torch.get_num_threads()},
         ],
     }  # fmt: skip
-    console.print("no cache: {value:.4f} ± {error:.4f} nats/token".format(**result["without"]["nats_per_token"]))
+    console.print(f"no cache: {_measure(result['without']['nats_per_token'])}")
     for name in options.caches:
         changed = (subject.greedy(name) != plain).unflatten(1, (-1, options.block)).double().mean((0, 2))
         blocks = [one | {"changed": float(changed[one["block"]])} for one in subject.variation(name)]
@@ -235,11 +234,16 @@ def cache_error(options: Options, console: Console) -> dict[str, Any]:
     return result
 
 
+def _measure(found: dict[str, float | None], sign: str = "") -> str:
+    error = "" if found["error"] is None else f" ± {found['error']:.4f}"
+    return f"{found['value']:{sign}.4f}{error} nats/token"
+
+
 def show(found: dict[str, Any], console: Console) -> None:
     """Print the result of a cache: a line, and one for each block."""
     taken, more = found["seconds_per_token"], found["more_nats_per_token"]
     console.print(
-        f"{found['cache']}: {more['value']:+.4f} ± {more['error']:.4f} nats/token, {found['changed']:.1%} of greedy "
+        f"{found['cache']}: {_measure(more, '+')}, {found['changed']:.1%} of greedy "
         f"tokens changed, {1e3 * taken['with']:.1f} ms/token ({found['times_faster']:.2f} times as fast as without)",
         soft_wrap=True,
     )

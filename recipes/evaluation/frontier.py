@@ -1,7 +1,6 @@
 """Quality, variety and network calls of samples, and their figure: definitions of ``recipes.frontier``."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -9,10 +8,10 @@ from typing import Any
 
 from rich.console import Console
 
-import ddlib as dd
 from ddlib import plot
 from recipes.data import examples, wrapped
 from recipes.engine.validation import WINDOWS
+from recipes.evaluation.report import value_and_error
 from recipes.generation.sampling import Sampling
 from recipes.metrics.scoring import Scorer, Scores, generative, mean_entropy, score
 from recipes.model_io import LoadedModel, held_out, make_sampler
@@ -36,13 +35,8 @@ def quality(documents: Sequence[Sequence[int]], scores: Scores | None = None) ->
         nats = generative(scores, documents).per_token
     if any(len(tokens) for tokens in documents):
         entropy = mean_entropy(documents)
-    return {"nats": _with_error(nats), "entropy": _with_error(entropy)}
-
-
-def _with_error(found: dd.Measure | None) -> dict[str, float | None] | None:
-    if found is None:
-        return None
-    return {"value": found.value, "error": None if math.isnan(found.standard_error) else found.standard_error}
+    measures = {"nats": nats, "entropy": entropy}
+    return {name: None if found is None else value_and_error(found) for name, found in measures.items()}
 
 
 def judged(

@@ -1,6 +1,7 @@
 """Report of an evaluation on a console and in a file."""
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -11,11 +12,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ddlib import Measure
 from ddlib.paces import Together
 from recipes.evaluation.exact import how_exact
 from recipes.generation.sampling import Sampling
 from recipes.metrics import basis
 from recipes.model_io import WEIGHTS
+
+
+def value_and_error(found: Measure) -> dict[str, float | None]:
+    """Return an estimate for a JSON file: ``value`` and its standard ``error``, None where a single sample has none."""
+    return {"value": found.value, "error": None if math.isnan(found.standard_error) else found.standard_error}
 
 
 def show(result: dict[str, Any], console: Console) -> None:

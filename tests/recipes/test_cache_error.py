@@ -59,6 +59,13 @@ def test_one_command_writes_the_errors_of_each_block(published, capsys):
 
 
 @pytest.mark.slow
+def test_a_single_sequence_has_no_error(published, options, capsys):
+    found = cache_error(replace(options, caches=("dual",), sequences=1), make_console())
+    assert found["without"]["nats_per_token"]["error"] is found["caches"][0]["more_nats_per_token"]["error"] is None
+    assert "±" not in capsys.readouterr().out and "NaN" not in options.out.read_text()
+
+
+@pytest.mark.slow
 def test_its_nats_are_those_of_the_likelihood(published, options):
     subject = subject_of(options, opened(published))
     exact, cached = subject.nats(False), subject.nats("dual")
