@@ -1,4 +1,4 @@
-"""Style of docstrings and of titles of tests: noun phrases and statements, in the terms of the field."""
+"""Style of docstrings, messages and titles of tests: noun phrases and statements, in the terms of the field."""
 
 import ast
 import re
@@ -29,6 +29,11 @@ IDIOM = re.compile(
     re.IGNORECASE,
 )
 """Idioms that stand for a term of the field. ``word`` and ``text`` are missing: natural language has both."""
+PERSON = re.compile(
+    r"\b(thinks?|thought|opinion|takes? (it|them) back|goes on|no way|wants?|gives? up|nevertheless|the like)\b",
+    re.IGNORECASE,
+)
+"""Further idioms that messages avoid: an object has no opinion and takes nothing back."""
 CLAIMS = ("verification", "claims")
 """Package whose modules are called like those that they verify."""
 TITLE = re.compile(
@@ -76,6 +81,37 @@ def test_docstrings_use_the_terms_of_the_field(package):
     assert not modules and not openings, f"a title must be a noun phrase, no sentence may open with 'Of':{listed}"
     assert len(titles) <= SHARE * count, "\n".join([f"{len(titles)} of {count} titles are clauses:", *titles])
     assert len(idioms) <= SHARE * count, "\n".join([f"{len(idioms)} of {count} docstrings have idioms:", *idioms])
+
+
+def messages(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of the strings of a file with four or more words that are no docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    apart = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            apart.add(node.value)
+        elif isinstance(node, ast.JoinedStr):
+            apart.update(node.values)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(one.value if isinstance(one, ast.Constant) else "{}" for one in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in apart:
+            text = node.value
+        else:
+            continue
+        if len(text.split()) > 3:
+            yield node.lineno, text
+
+
+@pytest.mark.parametrize("package", ["ddlib", "ddlib_models", "recipes", "benchmarks"])
+def test_messages_use_the_terms_of_the_field(package):
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: [{idiom[0]}] {text}"
+        for file in sorted((ROOT / package).rglob("*.py"))
+        for line, text in messages(file)
+        if (idiom := IDIOM.search(text) or PERSON.search(text))
+    ]
+    assert not found, "\n".join(["", *found])
 
 
 def test_titles_of_tests_use_the_terms_of_the_field():
