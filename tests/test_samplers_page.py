@@ -58,7 +58,7 @@ def test_a_cell_agrees_with_verify(kind):
     found = table_samplers.cell(dd.samplers.Remask(), processes, notes)
     assert found == ("all 1" if kind == "masked" else "- <sup>1</sup>")
     assert notes == (
-        [] if kind == "masked" else ["Remask needs a process with levels, this process has none: Psi serves it"]
+        [] if kind == "masked" else ["Remask needs a process with levels, this process has none: use Psi"]
     )
 
 

@@ -123,14 +123,14 @@ class Schedule(Part):
         alpha, name = self.alpha(t), type(self).__name__
         for bad, rule in (
             (~alpha.isfinite(), "must be finite"),
-            ((alpha < -1e-12) | (alpha > 1 + 1e-12), "must lie in [0, 1]"),
+            ((alpha < -1e-12) | (alpha > 1 + 1e-12), "must be in [0, 1]"),
         ):
             if bool(bad.any()):
                 raise ValueError(f"{name}: alpha({t[bad][0].item():g}) is {alpha[bad][0].item()}, {rule}")
         falls = self.falls(t)
         if not bool(falls.all()):
             where = t[:-1][~falls][0].item()
-            raise ValueError(f"{name}: alpha does not decrease after t = {where:g}, must be strictly decreasing")
+            raise ValueError(f"{name}: alpha does not decrease after t = {where:g}, must decrease strictly")
         unknown = self.rate(t[1:-1]).isnan()
         if bool(unknown.any()):
             where = t[1:-1][unknown][0].item()
@@ -161,8 +161,9 @@ class Schedule(Part):
         if share > _NOTHING:
             end = float(self.inverse(torch.tensor(5e-324, dtype=torch.float64)))
             raise ValueError(
-                f"{what} is too slow for {self!r}, which is 0 in float64 from t = {end:.6g} on: {share:.2g} of the "
-                "tokens are not noise by then. Use a speed of at least 0.05, or a schedule that overrides hazard"
+                f"{what} is too slow for {self!r}, which is 0 in float64 from t = {end:.6g} on: at that time a share "
+                f"of {share:.2g} of the tokens is not noise. Use a speed of at least 0.05, or a schedule that "
+                "overrides hazard"
             )
 
     @cached_property

@@ -99,7 +99,7 @@ def check_times(name: str, t: Tensor, batch: int, length: int | None = None) -> 
     if visible(t):
         outside = ~((t >= 0) & (t <= 1))
         if bool(outside.any()):
-            raise ValueError(f"{name} holds {t[outside][0].item()}, must lie in [0, 1]")
+            raise ValueError(f"{name} holds {t[outside][0].item()}, must be in [0, 1]")
 
 
 def check_order(s: Tensor, t: Tensor, strictly: bool = False) -> None:
@@ -133,7 +133,7 @@ def check_logits(logits: Tensor, shape: Sequence[int], vocab_size: int, states: 
     found = logits.shape[-1]
     if states is None:
         rule = f"the process has vocab_size {vocab_size}: " + (
-            "the network must score the tokens of this process and nothing else (no mask, no clusters, no padding)"
+            "the network must have one logit per token of this process and no others (no mask, no clusters, no padding)"
         )
     else:
         tokens = ", and those of tokens have V, parameterization='cavity'" if found == vocab_size else ""

@@ -115,7 +115,7 @@ def test_a_name_of_two_packages_is_refused_and_both_are_named(install, monkeypat
     install("second", {"mine": "second_module:Mine", "other": "second_module:Mine"}, {"second_module": RIGHT})
     with pytest.raises(ImportError, match=r"claimed by second \(second_module:Mine\) and first \(first_module:Mine\)"):
         registry.get("schedules", "mine")
-    with pytest.raises(ImportError, match=r"'linear' is claimed by .*ddlib \(ddlib.schedules:Linear\)"):
+    with pytest.raises(ImportError, match=r"'linear' is registered by .*ddlib \(ddlib.schedules:Linear\)"):
         registry.get("schedules", "linear")
     assert registry.get("schedules", "other").__name__ == "Mine"
     assert "claimed by" in table()

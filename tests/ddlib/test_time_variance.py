@@ -185,7 +185,7 @@ def test_intervals_of_uniform_noise_hold_the_truth_or_state_why_not(own):
         assert 0.92 <= share <= 0.98 and not stated
     else:
         assert share < 0.9
-        assert "near t = 0 the variance has no finite value: use density=process.time_density(2, chance=0.2)" in stated
+        assert "near t = 0 the variance is infinite: use density=process.time_density(2, chance=0.2)" in stated
 
 
 @pytest.mark.statistical

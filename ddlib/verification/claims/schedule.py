@@ -58,7 +58,7 @@ def _compare(quantity: str, got: Tensor, expected: Tensor, alpha: Tensor, roundi
 
 def _ends(schedule: Schedule, point: Point) -> Iterator[Comparison]:
     grid = torch.linspace(0, 1, 257, dtype=torch.float64)
-    inside, message = schedule.alpha(grid), "alpha({t:.6g}) = {got:.6g}: must lie in [0, 1]"
+    inside, message = schedule.alpha(grid), "alpha({t:.6g}) = {got:.6g}: must be in [0, 1]"
     yield Comparison("alpha(t)", (), inside, inside.clamp(0, 1), 1e-12, {"t": grid}, message)
     alpha = schedule.alpha(_ENDS)
     if schedule.exact_ends:
@@ -128,10 +128,10 @@ CLAIMS = (
           "relative 1e-10 (+ 4e-15/alpha)", _derivative, rests_on=("ends",)),
     Claim("schedule", "rate", "rate = -alpha'/alpha and hazard = -log alpha, in high precision",
           "relative 1e-10 (+ 4e-15/alpha)", _rate, rests_on=("derivative",)),
-    Claim("schedule", "inverse", "inverse undoes alpha", "1e-9 (+ 4e-15/slope)", _inverse,
+    Claim("schedule", "inverse", "inverse is the inverse of alpha", "1e-9 (+ 4e-15/slope)", _inverse,
           rests_on=("decreasing", "derivative")),
-    Claim("schedule", "elementwise", "dtype is kept, every shape is taken", "relative 1e-4 in float32", _elementwise,
-          rests_on=("ends",)),
+    Claim("schedule", "elementwise", "the dtype is kept, any shape is allowed", "relative 1e-4 in float32",
+          _elementwise, rests_on=("ends",)),
 )  # fmt: skip
 
 verify = verifier(*CLAIMS, *PART_CLAIMS)
