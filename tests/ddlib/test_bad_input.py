@@ -206,7 +206,7 @@ LOGIT = r"""
     loss(process=UNIFORM, z=X, mode="edges") | TypeError | mode is 'edges', which Uniform .*must be 'standard'
     loss(mode="soft") | ValueError | mode is 'soft'.*'standard', 'hard'
     loss(process=UNIFORM, z=X, mode="hard") | TypeError | mode is 'hard', which Uniform .*must be 'standard'
-    loss(process=UNIFORM, z=X, weighting=PerLevel([1.0])) | TypeError | factors.*Uniform has tokens alone
+    loss(process=UNIFORM, z=X, weighting=PerLevel([1.0])) | TypeError | factors.*Uniform has only tokens
     loss(weighting=PerLevel([1.0, 2.0])) | ValueError | factors has 2 entries, must have 1
     PerLevel([-1.0]) | ValueError | factors\[0\] is -1.0
     loss(reduction="sum") | ValueError | reduction is 'sum'.*'mean' or 'none'
@@ -224,7 +224,7 @@ DEVICE = r"""
     generate(generator=keyed(index=torch.arange(1).to(META))) | ValueError | generator is on meta.*cpu
     generate(device="meta") | ValueError | one device.*process on cpu
     MASKED.sample(X, T, 5) | TypeError | generator is 5
-    MASKED.sample(X, T, keyed(index=torch.arange(2))) | ValueError | shape is \(1, 3\).*2 examples
+    MASKED.sample(X, T, keyed(index=torch.arange(2))) | ValueError | shape is \(1, 3\), must start with 2
     keyed(seed=-1) | ValueError | seed is -1.*at least 0
     keyed(seed=2**63) | ValueError | seed is 9223372036854775808.*2\^63
     keyed(step=1.5) | TypeError | step is 1.5.*int
@@ -233,7 +233,7 @@ DEVICE = r"""
     keyed(index=ids(0)) | ValueError | index has shape \(1, 1\).*\(B,\)
     dd.sample_times(0) | ValueError | n is 0.*at least 1
     dd.sample_times(3, "sobol") | ValueError | method is 'sobol'.*'iid', 'stratified', 'antithetic'
-    dd.sample_times(3, generator=keyed()) | ValueError | n is 3.*the 1 examples
+    dd.sample_times(3, generator=keyed()) | ValueError | n is 3, must be 1
     dd.sample_times(3, interval=(0.5, 0.5)) | ValueError | interval is \(0.5, 0.5\).*low < high
     dd.sample_times(3, interval=(0.0, 1.1)) | ValueError | interval is \(0.0, 1.1\).*high <= 1
     dd.bound(MASKED, scores, X, interval=(NAN, 1.0)) | ValueError | interval is \(nan, 1.0\)
@@ -259,13 +259,13 @@ SAMPLER = r"""
     generate(temperature=NAN) | ValueError | temperature is nan.*>= 0
     generate(top_p=0.0) | ValueError | top_p is 0.0.*\(0, 1\]
     generate(top_p=1.1) | ValueError | top_p is 1.1.*\(0, 1\]
-    generate(times=torch.tensor([0.0, 1.0])) | ValueError | times \[0.0, 1.0\].*strictly decreasing
+    generate(times=torch.tensor([0.0, 1.0])) | ValueError | times is \[0.0, 1.0\].*strictly decreasing
     generate(times=torch.tensor([1.0, 0.5, 0.5, 0.0])) | ValueError | times.*strictly decreasing
     generate(times=torch.tensor([1.0, NAN, 0.0])) | ValueError | times.*nan.*strictly decreasing
     generate(times=torch.tensor([1.0, 0.25])) | ValueError | times is 1.0..0.25.*begin with 1 and end with 0
     generate(times=torch.tensor([1.0])) | ValueError | times has shape \(1,\).*\(steps \+ 1,\)
     generate(times=[1.0, 0.0]) | TypeError | times
-    generate(prompt=ids(1, 2, 3, 4)) | ValueError | prompt has 4 tokens.*only 3
+    generate(prompt=ids(1, 2, 3, 4)) | ValueError | prompt has 4 tokens, must have at most 3
     generate(prompt=ids(1, 5)) | ValueError | prompt holds masks.*infill=True
     generate(CLUSTERS, prompt=ids(1, 5), infill=True) | ValueError | prompt holds clusters.*mask 7
     generate(prompt=ids(1, -1)) | ValueError | prompt holds -1.*\[0, 6\)

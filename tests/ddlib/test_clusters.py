@@ -279,8 +279,8 @@ test_refusals_name_the_argument_its_value_and_the_rule = refuses(r"""
     clustered(nested="sideways") | ValueError | nested is 'sideways'
     clustered(min_ratio=1.1) | ValueError | min_ratio is 1.1
     clustered(max_ratio=0.9) | ValueError | max_ratio is 0.9
-    clustered(num_clusters=4, min_ratio=0.9) | ValueError | min_ratio is 0.9: at least 2 per cluster, 8 in total, to divide 6
-    clustered(num_clusters=4, max_ratio=1.0) | ValueError | max_ratio is 1.0: at most 1 each.*at least 1.33333
+    clustered(num_clusters=4, min_ratio=0.9) | ValueError | min_ratio is 0.9: at least 2 per cluster, 8 in total
+    clustered(num_clusters=4, max_ratio=1.0) | ValueError | max_ratio is 1.0: at most 1 per cluster.*at least 1.33333
     clustered(num_clusters=[3, 2], max_ratio=1.2) | ValueError | max_ratio is 1.2.*3 clusters into 2 clusters
     clustered(max_iters=0) | ValueError | max_iters is 0
     clustered(restarts=0) | ValueError | restarts is 0

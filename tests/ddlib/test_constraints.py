@@ -503,10 +503,10 @@ test_refused = refuses(r"""
     draw(sampler=Corrected(ThetaTrapezoidal(), ForwardBackward())) | TypeError | which Corrected.* cannot serve
     draw(sampler=Confidence(edit=0.9)) | TypeError | which Confidence.* cannot serve
     draw(sampler=Particles(Euler(), Count())) | TypeError | which Particles.* cannot serve
-    draw(length=RhoEOS(3, start=2)) | TypeError | and length is RhoEOS.*, must be None: a constraint is for sequences of the fixed length
+    draw(length=RhoEOS(3, start=2)) | TypeError | and length is RhoEOS.*, must be None: a constraint is for sequences of
     draw(endings=[Settled()]) | TypeError | which Settled.* does not support: it sets tokens without the constraint
     draw(endings=[EndOfText(3, least=2)]) | TypeError | least of EndOfText.* is 2, must be 0
-    draw(endings=[EndOfText(0)]) | TypeError | EndOfText.* does not support: the constraint must accept any number of fill tokens
+    draw(endings=[EndOfText(0)]) | TypeError | EndOfText.* must accept any number of fill tokens
     draw(endings=[EndOfText(3, fill=1)]) | TypeError | must accept any number of fill tokens
     draw(Automaton({0: {1: 1}, 1: {1: 1, 2: 2}}, 0, [2], 4), endings=[EndOfText(1)]) | TypeError | any number of fill
     draw(WORDS.behind(1), endings=[EndOfText(3)]) | ValueError | whose first 1 positions must be given in prompt

@@ -291,7 +291,7 @@ test_bad_input_is_named_before_the_network_is_called = refuses(r"""
     controlled(temperature=lambda t: -t) | ValueError | temperature\(1\) is -1.0.*>= 0
     controlled(top_p=lambda t: "much") | TypeError | top_p\(1\) is 'much'
     controlled(forbidden=[6]) | ValueError | forbidden holds 6.*tokens in \[0, 6\)
-    controlled(forbidden=["the"]) | TypeError | forbidden holds 'the'.*numbers of tokens
+    controlled(forbidden=["the"]) | TypeError | forbidden holds 'the'.*token ids
     controlled(forbidden=range(6)) | ValueError | forbidden holds all tokens
     controlled(forbidden=[4, 1, 5]) | ValueError | forbidden holds all tokens of cluster \[2, 3\] of level 1
     controlled(repetition_penalty=0.9) | ValueError | repetition_penalty is 0.9.*at least 1

@@ -128,7 +128,7 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
     Corrected(Ancestral(), Gibbs(), 1, [0.5, 0.5]) | ValueError | interval is .*, the earlier first
     refused("masked", Gibbs()) | TypeError | Gibbs needs at least two states.*has 1: .*Remask takes them
     refused("levels", Gibbs()) | TypeError | Gibbs needs at least two states.*never wrong.*Remask
-    refused("levels-xi", SelfCorrection()) | TypeError | SelfCorrection needs a process whose tokens may be replaced.*Remask
+    refused("levels-xi", SelfCorrection()) | TypeError | SelfCorrection needs a process whose tokens.*Remask
     refused("gidd", EdgeBalance()) | TypeError | EdgeBalance needs a process with levels.*ForwardBackward ser
 """)
 

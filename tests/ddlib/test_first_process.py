@@ -265,7 +265,7 @@ def test_two_numbers_are_never_printed_alike():
          "marginal(x, t) is torch.float64 of shape (1, 2, 2), must be torch.float64 of shape (1, 2, 3)"),
         ("transition", lambda self, s, t: None, "answers", "transition(s, t) is NoneType, must be torch.float64"),
         ("transition", lambda self, s, t: Paced.transition(self, s, t + 0.1).float().double() if t < 0.6 else
-         Paced.transition(self, s, t), "distributions", "the error has the size of float32 rounding: compute functions of time"),
+         Paced.transition(self, s, t), "distributions", "the error has the size of float32 rounding: compute"),
         ("marginal", lambda self, x, t: Paced.marginal(self, x, t.double() * (1 + 1e-6 * (t.dtype != torch.float64)))
          .to(t.dtype), "float32", "torch.float32 against torch.float64: compute functions of time in float64"),
         ("marginal", lambda self, x, t: Paced.marginal(self, x, t).double(), "dtypes and shapes",

@@ -128,7 +128,7 @@ def test_padding_masks_and_other_entries():
         ),
         (torch.full((3,), 0.5), TypeError, r"input_ids has dtype torch.float32, must be integers: token ids"),
         ("ACGT", TypeError, r"input_ids is 'ACGT', must be integers \(L,\), the token ids of a sequence"),
-        ((torch.zeros(3).long(), 1), TypeError, r"input_ids is \(tensor\(\[0, 0, 0\]\), 1\), must be integers \(L,\), the token ids"),
+        ((torch.zeros(3).long(), 1), TypeError, r"input_ids is \(tensor\(\[0, 0, 0\]\), 1\), must be integers"),
         ({"text": "ACGT", "id": 1}, ValueError, r"an item has text, id, position, must have input_ids"),
     ],
     ids=str,

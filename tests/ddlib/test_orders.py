@@ -313,12 +313,12 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
     Confidence(per_step=0) | ValueError | per_step is 0, must be at least 1
     Confidence(per_step=2.0) | TypeError | per_step is 2.0, must be an int
     Confidence(threshold=1.5) | ValueError | threshold is 1.5, must be in \[0, 1\].* nothing satisfies it
-    Confidence("probability", threshold=0.0) | ValueError | threshold is 0.0, must be in \(0, 1\].* everything satisfies it
+    Confidence("probability", threshold=0.0) | ValueError | threshold is 0.0, must be in \(0, 1\].* everything satisfies
     Confidence("entropy", threshold=[-1.0, 0.5])
         | ValueError | threshold\[1\] is 0.5, must be at most 0, the range of entropy: nothing satisfies it
     Confidence(threshold="0.5") | TypeError | threshold is '0.5', must be a number
     Confidence(threshold=float("nan")) | ValueError | threshold is nan
-    Confidence(per_step=1, threshold=0.5) | ValueError | per_step is 1 and threshold is 0.5, must be one
+    Confidence(per_step=1, threshold=0.5) | ValueError | per_step is 1 and threshold is 0.5, only one may
     Confidence(temperature=-1.0) | ValueError | temperature is -1.0, must be >= 0
     EntropyBounded(-0.1) | ValueError | gamma is -0.1, must be >= 0
     EntropyBounded("much") | TypeError | gamma is 'much', must be a number

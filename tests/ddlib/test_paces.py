@@ -413,7 +413,7 @@ test_bad_paces_are_refused = refuses(r"""
     bound_along(pace=Blocks(4)) | ValueError | size is 4, must divide the length of the sequence, 6
     bound_along(pace=Blocks(2), denoiser=lambda z, t: flat(z, t)) | TypeError | <lambda> takes one time per sequence
     bound_along(pace=Blocks(2), denoiser=one_time) | TypeError | one_time takes one time per sequence
-    bound_along(pace=Ramp(), at_once=True) | TypeError | at_once is True, which Ramp.lag=1.0. cannot
+    bound_along(pace=Ramp(), at_once=True) | TypeError | at_once is True, which Ramp.lag=1.0. does not support
     bound_along(pace=Blocks(2), at_once=True, size=3) | TypeError | block_size 3, must be 2
     bound_along(pace=Blocks(2), levels="balanced") | ValueError | levels is 'balanced', pace Blocks.size=2.
     bound_along(pace=Late()) | ValueError | Late.*: times hold 1.*, must be at most 1

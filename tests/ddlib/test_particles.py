@@ -312,7 +312,7 @@ test_bad_input_is_refused_by_name = refuses(r"""
     drawn(only(1e300, 1, 0), scale=1e300) | ValueError | reward is 1e.300 for .*must scale . reward be
     drawn(only(-math.inf, 1, 0), scale=-1.0) | ValueError | reward is -inf for particle 0 of row 1
     drawn(lambda z, t: torch.where(torch.arange(6) // 2 == 1, -torch.inf, t))
-        | ValueError | reward is -inf for every particle of row 1 before the first step, must be finite for at least one of the 2
+        | ValueError | reward is -inf for every particle of row 1 before the first step, must be finite for at least one
     dd.sample(Uniform(3, Linear()), never, (2, 2), Particles(FirstHitting(), ramp))
         | TypeError | FirstHitting needs a process with levels.*use Ancestral
 """)

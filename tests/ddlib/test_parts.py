@@ -162,7 +162,7 @@ test_an_error_names_the_place_the_value_and_the_rule = refuses(r"""
     build({"kind": "no_such_module:make"}) | ValueError | process.kind: 'no_such_module:make': No module .* PYTHONPATH
     build({"kind": "math:nothing"}) | ValueError | process.kind: 'math:nothing': .* has no 'nothing'
     build({"kind": "math:pi"}) | ValueError | process.kind: 'math:pi' is 3.14.*, must be a class or a function
-    build({"kind": "hdlm", "clusters": [3, 2]}) | ValueError | process: parents holds 2 levels of clusters, must hold one
+    build({"kind": "hdlm", "clusters": [3, 2]}) | ValueError | process: parents holds 2 levels of clusters, must hold
 """)
 
 

@@ -266,7 +266,7 @@ class TestBatches:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(process=dd.presets.mdlm(4)), "has no learned parameters: create the process or its tree with learn_speeds=True"),
+        (dict(process=dd.presets.mdlm(4)), "has no learned parameters: create the process or its tree with"),
         (dict(draws=1), "draws is 1, must be at least 2"),
         (dict(draws=2.5), "draws is 2.5, must be an int"),
         (dict(x=torch.tensor([[4]])), r"x holds 4, must be tokens in \[0, 4\)"),

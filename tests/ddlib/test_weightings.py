@@ -144,7 +144,8 @@ def test_each_rule_has_a_description():
     documented = {
         Clip(): "not clipped", Clip(2.0): "clipped at 2", Clip(10.0, low=0.5): "clipped at 10, no weight below 0.5",
         Clip(low=0.5): "no weight below 0.5", Constant(): "all weights 1", Dynamic(): "dynamic weights up to 2",
-        Dynamic(released=True): "dynamic weights up to 2, as released", Optimal(): "equal magnitude at all times, for 1 token",
+        Dynamic(released=True): "dynamic weights up to 2, as released",
+        Optimal(): "equal magnitude at all times, for 1 token",
         PerLevel([2.0, 0.5], Clip(2.0)): "clipped at 2, levels times 2, 0.5",
     }  # fmt: skip
     assert {rule: rule.about for rule in documented} == documented

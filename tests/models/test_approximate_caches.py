@@ -91,7 +91,7 @@ def test_probabilities_under_a_cache_sum_to_one_and_are_those_of_its_samples(kee
 
 
 REFUSED = [
-    (dict(keep="triple"), ValueError, "keep is 'triple', must be True, False, 'prefix' or 'dual', or one of the last two"),
+    (dict(keep="triple"), ValueError, "keep is 'triple', must be True, False, 'prefix' or 'dual', or one of the last"),
     (dict(keep="dual:refresh=0"), ValueError, "keep is 'dual:refresh=0', must be"),
     (dict(keep=3), TypeError, "keep is 3, must be"),
     (dict(pace=None), TypeError, "keep is 'dual' and pace is None, must be Blocks(n): cached positions outside"),

@@ -362,7 +362,7 @@ REFUSED = {
     "dropout": (["--model.dropout", "1"], "model: dropout=1.0: must lie in [0, 1)"),
     "uniform": (["--process", "gidd:p_uniform=1.0"], "process: p_uniform is 1.0, must be in [0, 1)"),
     "edges": (["--process", "gidd:0.1", "--loss.mode", "edges"], "loss.mode='edges': GIDD("),
-    "weighting": (["--loss.weighting", "dynamic"], "loss: Dynamic(high=2.0, released=False) requires the mixing schedule"),
+    "weighting": (["--loss.weighting", "dynamic"], "loss: Dynamic(high=2.0, released=False) requires the mixing"),
     "factors": (["--loss.weighting", "per_level", "--loss.weighting.factors", "[1]"], "loss: factors has 1 entries"),
     "weights": (["--loss.mode", "edges", "--loss.edge-weights", "1"], "loss: edge_weights has 1 entries, must have 2"),
     "hard": (["--process", "mdlm", "--loss.mode", "hard", "--process.kind", "gidd:0.1"], "loss.mode='hard': GIDD("),
