@@ -91,7 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if folder and arguments and arguments[0] in names:
         return _run_recipe(folder, arguments[0], arguments[1:])
     recipes = f"recipes, each with its --help: {', '.join(names)}" if names else None
-    parser = argparse.ArgumentParser(prog="ddlib", description="Without a command: registered names.", epilog=recipes)
+    parser = argparse.ArgumentParser(
+        prog="ddlib", description="Without a command: print all registered names.", epilog=recipes
+    )
     commands = parser.add_subparsers(metavar="{show,verify,recipes}")
     for add in (_add_show, _add_verify, _add_recipes):
         added = add(commands)
@@ -145,7 +147,7 @@ def lay_recipes(folder: Path) -> Path:
         )
     target = folder / "recipes"
     if target.exists():
-        raise FileExistsError(f"folder {folder} contains recipes already, must not: nothing was written")
+        raise FileExistsError(f"folder {folder} holds recipes already, must not: nothing was written")
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
     return target
 

@@ -253,7 +253,7 @@ def _plugins() -> bool:
 def _missing(kind: str, name: str, names: list[str]) -> str:
     near = get_close_matches(name, names, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(names)) or 'none'}"
-    return f"nothing in {kind} is named {name!r}, {hint}" + ("" if _plugins() else " (DDLIB_PLUGINS=0 hides plug-ins)")
+    return f"nothing in {kind} is called {name!r}, {hint}" + ("" if _plugins() else " (DDLIB_PLUGINS=0 hides plug-ins)")
 
 
 def _package(point: EntryPoint) -> str:

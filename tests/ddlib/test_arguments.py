@@ -183,7 +183,7 @@ def test_values_of_strange_objects():
     with pytest.raises(TypeError, match=r"part is 3, must be a process|part=3 violates"):
         dd.values(3)
     hollow = Flat.__new__(Flat)
-    with pytest.raises(TypeError, match=r"Flat was not made by its constructor.*: make it as Flat\(\.\.\.\)"):
+    with pytest.raises(TypeError, match=r"Flat was not created by its constructor.*: create it by Flat\(\.\.\.\)"):
         dd.values(hollow)
 
     class Local(Masked):

@@ -291,7 +291,7 @@ test_refusals = refuses(
     RateMatrix([[-1.0, 1.0], [1.0, -1.0]], Window(Linear(), 0, 0.5)) | ValueError | must act from 0 to 1
     PerWord(Window(Linear(), 0, 0.5), [1.0, 1.0]) | ValueError | must act from 0 to 1
     Noisy(TREE, [Linear(), Linear()], 0.2) | TypeError | schedule is \[Linear
-    Window(Linear(), 0.5, 0.5) | ValueError | leaves no time
+    Window(Linear(), 0.5, 0.5) | ValueError | is too short
     Window(Linear(), -0.1, 0.5) | ValueError | start is -0.1
     Window(Geometric(), 0, 0.5) | ValueError | must be 1 at its start and 0 at its end
     Window(3, 0, 0.5) | TypeError | schedule is 3

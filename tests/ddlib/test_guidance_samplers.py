@@ -56,7 +56,7 @@ def test_step_distributions_without_token_probabilities_require_ancestral(name):
         with pytest.raises(TypeError, match=r"guides the distribution of z_s: use Ancestral\(\), or on='words'"):
             guided(guidance, sampler)
     for option in ({"temperature": 0.5}, {"top_p": lambda t: 1 - t / 2}, {"min_p": 0.1}, {"forbidden": [2]}):
-        with pytest.raises(TypeError, match=r"temperature.*token distributions.*leave them"):
+        with pytest.raises(TypeError, match=r"temperature.*token distributions.*keep the defaults"):
             guided(guidance, **option)
     with pytest.raises(TypeError, match=r"guides the distribution of the next state"):
         guided(guidance, endings=[dd.samplers.Settled()])

@@ -170,6 +170,6 @@ def test_a_process_that_draws_in_its_own_way_is_refused_by_name():
 
     with (
         pytest.warns(UserWarning, match=r"Silent\.couplings is \('independent', 'balanced'\), must be"),
-        pytest.raises(TypeError, match="levels is 'balanced', which Silent cannot: its sample"),
+        pytest.raises(TypeError, match="levels is 'balanced', which Silent does not support: its sample"),
     ):
         Silent(3, Linear()).check_levels("balanced")

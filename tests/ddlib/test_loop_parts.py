@@ -124,7 +124,7 @@ def test_padding_masks_and_other_entries():
         (
             torch.zeros(2, 3).long(),
             ValueError,
-            r"of shape \(2, 3\), must be \(L,\): flatten a picture, ids.reshape\(-1\)",
+            r"has shape \(2, 3\), must be \(L,\): flatten a picture, ids.reshape\(-1\)",
         ),
         (torch.full((3,), 0.5), TypeError, r"input_ids has dtype torch.float32, must be integers: token ids"),
         ("ACGT", TypeError, r"input_ids is 'ACGT', must be integers \(L,\), the token ids of a sequence"),

@@ -223,7 +223,7 @@ def test_optional_values_may_be_left_out_or_null(module):
 
 
 def test_the_error_names_a_preset_without_a_process(module):
-    with pytest.raises(TypeError, match=r"process: own_noise:wrong gives 'no process', must be a ddlib.processes"):
+    with pytest.raises(TypeError, match=r"process: own_noise:wrong returns 'no process', must be a ddlib.processes"):
         parts.build("processes", "own_noise:wrong", Known(), "process")
 
 

@@ -169,7 +169,7 @@ MASKS, ARGUMENTS = dd.presets.mdlm(4), (torch.tensor([[0, 1]]), torch.full((1, 2
 LOGITS = torch.zeros(1, 2, 4)
 test_a_rule_that_gives_no_weights_is_named = refuses(r"""
     dd.training_loss(MASKS, LOGITS, *ARGUMENTS, Odd(lambda w: w[:, :1]))
-        | ValueError | Odd\(.*shape \(1, 1\), z \(1, 2\)
+        | ValueError | Odd\(.*shape \(1, 1\), must be that of z, \(1, 2\)
     dd.training_loss(MASKS, LOGITS, *ARGUMENTS, Odd(lambda w: -w)) | ValueError | weight -2.0
     dd.training_loss(MASKS, LOGITS, *ARGUMENTS, Odd(lambda w: w * torch.nan)) | ValueError | returns the weight nan
     dd.linear_training_loss(MASKS, LOGITS, torch.eye(4), *ARGUMENTS, weighting=Odd(lambda w: -w))
@@ -185,5 +185,5 @@ def test_a_custom_rule_is_verified_or_refuted():
     report = dd.verify(Odd(lambda w: w / w.mean()))  # depends on the batch
     assert report.failures[0].name == "one token"
     assert {type(one.process).__name__ for one in claims.runs(Dynamic())} == {"GIDD"}
-    with pytest.raises(ValueError, match="serves none of masks"):
+    with pytest.raises(ValueError, match="supports none of masks"):
         claims.runs(PerLevel([1.0] * 9))
