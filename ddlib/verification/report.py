@@ -110,7 +110,7 @@ class Check:
         if self.ok is None:
             return f"{line}\n       does not apply: {self.note}"
         if self.ok:
-            return f"{line}\n       tolerance {self.tolerance}; largest error {self.worst:.1e} of the tolerance{self.worst_at}"
+            return f"{line}\n       tolerance {self.tolerance}; error at most {self.worst:.1e} of it{self.worst_at}"
         found, after = self.counterexample, [f"follows from {self.follows}"] if self.follows else []
         if found is None:
             return _indented(line, [f"tolerance {self.tolerance}", self.note, *after])

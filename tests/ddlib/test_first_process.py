@@ -315,7 +315,7 @@ def test_the_command_is_short_without_v_and_full_with_it(capsys, monkeypatch, tm
     assert len(short) == 4 and short[3].startswith("verified: 7 of 7 checks pass")
     assert main(["verify", "ddlib.schedules:Linear", "-v"]) == 0
     full = capsys.readouterr().out
-    assert "alpha decreases strictly" in full and "tolerance exactly; largest error" in full
+    assert "alpha decreases strictly" in full and "tolerance exactly; error at most" in full
     (tmp_path / "hasty.py").write_text("def process():\n    return 1 + 'a'\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(SystemExit):
