@@ -130,7 +130,7 @@ class Schedule(Part):
         falls = self.falls(t)
         if not bool(falls.all()):
             where = t[:-1][~falls][0].item()
-            raise ValueError(f"{name}: alpha does not decrease after t = {where:g}, must decrease strictly")
+            raise ValueError(f"{name}: alpha does not decrease after t = {where:g}, must be strictly decreasing")
         unknown = self.rate(t[1:-1]).isnan()
         if bool(unknown.any()):
             where = t[1:-1][unknown][0].item()
