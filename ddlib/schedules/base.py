@@ -123,7 +123,7 @@ class Schedule(Part):
         alpha, name = self.alpha(t), type(self).__name__
         for bad, rule in (
             (~alpha.isfinite(), "must be finite"),
-            ((alpha < -1e-12) | (alpha > 1 + 1e-12), "must be in [0, 1]"),
+            ((alpha < -1e-12) | (alpha > 1 + 1e-12), "must lie in [0, 1]"),
         ):
             if bool(bad.any()):
                 raise ValueError(f"{name}: alpha({t[bad][0].item():g}) is {alpha[bad][0].item()}, {rule}")

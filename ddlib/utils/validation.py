@@ -99,7 +99,7 @@ def check_times(name: str, t: Tensor, batch: int, length: int | None = None) -> 
     if visible(t):
         outside = ~((t >= 0) & (t <= 1))
         if bool(outside.any()):
-            raise ValueError(f"{name} holds {t[outside][0].item()}, must be in [0, 1]")
+            raise ValueError(f"{name} holds {t[outside][0].item()}, must lie in [0, 1]")
 
 
 def check_order(s: Tensor, t: Tensor, strictly: bool = False) -> None:

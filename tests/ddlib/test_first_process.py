@@ -209,11 +209,11 @@ def test_failures_that_rest_on_each_other_have_a_first():
 @pytest.mark.parametrize(
     ("alpha", "name", "message"),
     [
-        (lambda self, t, xp=torch: 1 - 1.4 * t, "ends", r"alpha\(1\) = -0\.4: must be in \[0, 1\]"),
+        (lambda self, t, xp=torch: 1 - 1.4 * t, "ends", r"alpha\(1\) = -0\.4: must lie in \[0, 1\]"),
         (lambda self, t, xp=torch: 1 - t - 2.4 * t**2 * (1 - t), "ends",
-         r"alpha\(0\.83\d*\) = -0\.11\d*: must be in \[0, 1\]"),
-        (lambda self, t, xp=torch: (1 - 1.2 * t) ** 0.5, "ends", r"alpha\(0\.8\d*\) = nan: must be in \[0, 1\]"),
-        (lambda self, t, xp=torch: 1 + t - 2 * t**2, "ends", r"alpha\(0\.25\) = 1\.125: must be in"),
+         r"alpha\(0\.83\d*\) = -0\.11\d*: must lie in \[0, 1\]"),
+        (lambda self, t, xp=torch: (1 - 1.2 * t) ** 0.5, "ends", r"alpha\(0\.8\d*\) = nan: must lie in \[0, 1\]"),
+        (lambda self, t, xp=torch: 1 + t - 2 * t**2, "ends", r"alpha\(0\.25\) = 1\.125: must lie in"),
         (lambda self, t, xp=torch: (1 - t) ** 0, "decreasing", r"alpha\(t\) does not fall after t = 0: must decrease"),
         (lambda self, t, xp=torch: 1 - t.double() if xp is torch else 1 - t, "elementwise",
          r"alpha of a float32 time is torch\.float64, must be torch\.float32"),
@@ -338,7 +338,7 @@ def test_helpers_of_processes_are_public_documented_and_checked():
             assert name == "unchanged" or (f"`{name}(" in page and ">>> " in found.__doc__), name
     cpu = torch.device("cpu")
     refused_with(cpu=cpu)(r"""
-        scalar(1.5, "t", cpu) | ValueError | t holds 1\.5, must be in \[0, 1\]
+        scalar(1.5, "t", cpu) | ValueError | t holds 1\.5, must lie in \[0, 1\]
         span(torch.tensor([0.5]), 0.7, cpu) | ValueError | s has shape \(1,\), must be a scalar
         span(0.7, 0.5, cpu) | ValueError | s = 0\.7 must be at most t = 0\.5
     """)

@@ -197,7 +197,7 @@ def test_bad_times_are_refused_and_leave_the_tally_as_it_was():
     for bad, error, message in (
         (None, ValueError, "times must be given for every batch or for none"),
         (times[:1], ValueError, r"times has shape \(1,\), must be \(B,\) = \(2,\)"),
-        (times + 1, ValueError, r"times holds 1.2\d*, must be in \[0, 1\]"),
+        (times + 1, ValueError, r"times holds 1.2\d*, must lie in \[0, 1\]"),
         (torch.tensor([0, 1]), TypeError, "times has type torch.int64"),
     ):
         before = tally.per_token

@@ -58,7 +58,7 @@ def _compare(quantity: str, got: Tensor, expected: Tensor, alpha: Tensor, roundi
 
 def _ends(schedule: Schedule, point: Point) -> Iterator[Comparison]:
     grid = torch.linspace(0, 1, 257, dtype=torch.float64)
-    inside, message = schedule.alpha(grid), "alpha({t:.6g}) = {got:.6g}: must be in [0, 1]"
+    inside, message = schedule.alpha(grid), "alpha({t:.6g}) = {got:.6g}: must lie in [0, 1]"
     yield Comparison("alpha(t)", (), inside, inside.clamp(0, 1), 1e-12, {"t": grid}, message)
     alpha = schedule.alpha(_ENDS)
     if schedule.exact_ends:
