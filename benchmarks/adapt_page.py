@@ -32,7 +32,7 @@ def table(results: dict[str, Any]) -> list[str]:
         cells = [*(found.get(step, "-") for step in steps), found[max(found)]]
         lines.append(f"| `{name}`, {RUNS[name]} | {run['parameters'] / 1e6:.1f} million | {' | '.join(cells)} |")
     own, gaps = results["causal"], " | ".join(["-"] * len(steps))
-    name, size = "the causal model itself, each token after those in front", f"{own['parameters'] / 1e6:.1f} million"
+    name, size = "the causal model itself, each token given those before", f"{own['parameters'] / 1e6:.1f} million"
     lines.append(f"| {name} | {size} | {shown(own)} | {gaps} |")
     return lines
 

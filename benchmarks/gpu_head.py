@@ -162,7 +162,7 @@ def main() -> None:
     if options.repeats < 5:
         parser.error(f"--repeats is {options.repeats}, must be at least 5")
     if options.tiny != (options.device == "cpu") or (options.tiny and options.sweep):
-        parser.error("--device cpu and --tiny go together, for a dry run without --sweep")
+        parser.error("--device cpu and --tiny require each other and exclude --sweep")
     if options.device == "cuda":
         require_gpu(parser)
     results = dict[str, dict[str, Any]]()

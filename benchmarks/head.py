@@ -240,7 +240,7 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--tokens", type=int, default=1024, help=f"a multiple of {SEQUENCES}")
-    parser.add_argument("--memory", metavar="METHOD", help="print the megabytes of one method and nothing else")
+    parser.add_argument("--memory", metavar="METHOD", help="print only the megabytes of one method")
     options = parser.parse_args()
     torch.set_num_threads(1)
     sizes = TINY if options.tiny else GPT2

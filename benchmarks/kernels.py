@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder, default benchmarks/results")
     options = parser.parse_args()
     if options.tiny and options.results == RESULTS:
-        parser.error("--tiny: give --results another folder, these numbers are no results")
+        parser.error("--tiny: pass another folder with --results, these numbers are not results")
     torch.set_num_threads(1)
     small = TINY if options.tiny else {}
     report("kernels", [measure(options.repeats, **small) for _ in range(options.times)], folder=options.results)

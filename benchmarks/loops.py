@@ -284,7 +284,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--docs", type=Path, help="folder of the page; without it the table is printed")
     options = parser.parse_args(words)
     if options.tiny and options.out.parent == RESULTS:
-        parser.error("--tiny: give --out another file, these numbers are no results")
+        parser.error("--tiny: pass another file with --out, these numbers are not results")
     if not options.page:
         warnings.filterwarnings("ignore", module="lightning")
         logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)

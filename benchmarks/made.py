@@ -78,9 +78,9 @@ class Study(ABC):
             self.tiny().smoke(options.smoke)
             return
         if options.work is None:
-            parser.error("give a command and WORK, or --smoke FOLDER")
+            parser.error("pass a command and WORK, or --smoke FOLDER")
         if options.what in self.commands[-2:] and options.out is None:
-            parser.error(f"{options.what}: give --out FILE, the result file")
+            parser.error(f"{options.what}: pass --out FILE, the result file")
         # the description of prepared text has the paths of its files: relative and absolute ones shall agree
         options.work = options.work.resolve()
         options.work.mkdir(parents=True, exist_ok=True)

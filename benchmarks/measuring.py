@@ -96,7 +96,7 @@ def command_line(doc: str) -> ArgumentParser:
 def require_gpu(parser: ArgumentParser) -> None:
     """End a command that cannot measure anything on this machine."""
     if not torch.cuda.is_available():
-        parser.error("no CUDA device: this measures a GPU and nothing else")
+        parser.error("no CUDA device: this benchmark requires a GPU")
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:

@@ -49,7 +49,7 @@ def measure(
     first = parts[0][0].repeat(2, 1), torch.full((2 * PART,), 0.5, dtype=torch.float64)
     shares = [_shares(process, draw(*first)) for draw in (process.sample, lambda x, t: dense(process, x, t))]
     if (shares[0] - shares[1]).abs().max() > 5 / first[0].numel() ** 0.5:  # seven standard errors at least
-        raise AssertionError(f"the two laws differ: shares of the levels {shares}")
+        raise AssertionError(f"the two distributions differ: frequencies of the levels {shares}")
     turn = cycle(parts)
     taken = seconds({"ours": lambda: process.sample(x, t), "dense": lambda: dense(process, *next(turn))}, repeats)
     taken["dense"] = [value * len(parts) for value in taken["dense"]]

@@ -52,7 +52,7 @@ class Package:
             if not path.exists():
                 raise RuntimeError(
                     f"{self.name} {self.version}: not downloaded by `{' '.join(command)}` ({fault}). Put the file "
-                    f"{self.file} into {folder}, by any way"
+                    f"{self.file} into {folder}, by other means"
                 )
         found = hashlib.sha256(path.read_bytes()).hexdigest()
         if found != self.sha256:

@@ -73,7 +73,7 @@ PEER = "ancestral step over all states"
 MATRIX_EXP = "`torch.linalg.matrix_exp` in every function"
 ALONE = "ours beside a gradient"
 OF_BLOCKS = dict[str, Any](unit=" of their time", at_most=True, percent=True)
-FORMULA, OURS = "the papers' formula", "our fused loss on logits of words"
+FORMULA, OURS = "the papers' formula", "our fused loss on logits of tokens"
 CPU = (
     Row("HDLM, children, loss and gradients, 1,024 tokens", CE, "head_hdlm_children_1024", "cross_entropy time", 25),
     Row("HDLM, children, loss and gradients, 2,048 tokens", CE, "head_hdlm_children_2048", "cross_entropy time", 25),
@@ -96,7 +96,7 @@ CPU = (
     Row("GIDD, 1,024 tokens", PAPERS, "head_gidd_1024", "papers time", 1.2),
     Row("GIDD, 2,048 tokens", PAPERS, "head_gidd_2048", "papers memory", 15, LESS),
     Row("MDLM, 1,024 tokens", CE, "head_mdlm_1024", "cross_entropy time", 1.7),
-    Row("Noising, 64 x 512 tokens", "one-hot laws and a categorical draw", "noising", "dense time", 1000),
+    Row("Noising, 64 x 512 tokens", "one-hot distributions and a categorical draw", "noising", "dense time", 1000),
     Row("Dense process, 256 states: Gaussian steps", MATRIX_EXP, "dense", "gaussian: matrix_exp time", 7),
     Row("Dense process, 256 states: steps to neighbours", MATRIX_EXP, "dense", "walk: matrix_exp time", 8),
     Row("Sampling, masked, 12 x 768, 512 steps", PEER, "sampling_masked", "papers time", 2.8),
@@ -109,7 +109,7 @@ CPU = (
     Row("Training step, 4 x 128, 16 x 128 tokens, HDLM, children", OURS, "training_laptop_hdlm", "words time", 1.5),
     *(
         Row(
-            f"Training step, 4 x 128, 16 x 128 tokens, 4,096 words, along the order {name}", "random masks",
+            f"Training step, 4 x 128, 16 x 128 tokens, vocabulary of 4,096, along the order {name}", "random masks",
             "training_along_orders", f"{name} time", 1.05, " of their time", True, True,
         )
         for name in ("left to right", "probability", "margin")
@@ -117,7 +117,14 @@ CPU = (
     Row("Logits of 128 rows by stripes", "one product", "products", "stripes: one_product time", None),
 )  # fmt: skip
 SAMPLERS = tuple(
-    Row(f"`{name}`, logits of {kind}", "the blocks", "samplers", f"{name}, {kind}", 0.05, **OF_BLOCKS)
+    Row(
+        f"`{name}`, logits of {'tokens' if kind == 'words' else kind}",
+        "the blocks",
+        "samplers",
+        f"{name}, {kind}",
+        0.05,
+        **OF_BLOCKS,
+    )
     for name in registry.own("samplers")
     for kind in sampler_costs.KINDS
 )
@@ -132,7 +139,7 @@ GPU = (
     Row("The same", "Liger's `F.linear` and cross-entropy", "gpu_head", f"{ALL}: liger_cross_entropy time", None),
     Row("The same: memory beside its inputs", "-", "gpu_head", f"{ALL}: triton GiB", 1, " GiB", True),
     Row(
-        "The same, children", "our kernels on logits of words", "gpu_head", f"{ALL}: children time", None,
+        "The same, children", "our kernels on logits of tokens", "gpu_head", f"{ALL}: children time", None,
         OF, True, True,
     ),
     Row("The same, masks alone", COMPILED, "gpu_head", f"{MASKS}: compiled_cross_entropy time", 1),
@@ -141,8 +148,8 @@ GPU = (
         LESS,
     ),
     Row("Training step, 12 x 768, 32 x 512 tokens", "the papers' formula", "training_gpu", "papers time", 1.25),
-    Row("Sampling, HDLM, 32 texts, 12 x 768", PEER, "sampling_hdlm_gpu", "papers time", 5),
-    Row("First hitting, HDLM, 32 texts", "ancestral, as many steps", "first_hitting_gpu", "ancestral time", None),
+    Row("Sampling, HDLM, 32 sequences, 12 x 768", PEER, "sampling_hdlm_gpu", "papers time", 5),
+    Row("First hitting, HDLM, 32 sequences", "ancestral, as many steps", "first_hitting_gpu", "ancestral time", None),
     Row("Training, SMALL, 64 x 512 tokens", "the processor's peak", "training_small_gpu", "nominal", 0.52, **OF_PEAK),
     Row("Training, SMALL, 64 x 512 tokens", "-", "training_small_gpu", "tokens per second", 645_000, SPEED),
     Row("Training, BASE, 32 x 512 tokens", "the processor's peak", "training_base_gpu", "nominal", 0.5, **OF_PEAK),

@@ -122,15 +122,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--times", type=int, default=1, help="runs that are stored")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="benchmarks to run")
-    parser.add_argument("--full", action="store_true", help="the training step too: longer than all others together")
+    parser.add_argument(
+        "--full", action="store_true", help="also the training step, which takes longer than all others together"
+    )
     parser.add_argument("--gpu", action="store_true", help="the GPU rows")
     parser.add_argument("--fresh-pages", action="store_true", help="return freed memory to the system")
     parser.add_argument("--tiny", action="store_true", help="small sizes, one after another: a test run")
-    parser.add_argument("--results", type=Path, help="folder, default benchmarks/results, or fresh in it")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="folder of the results; default benchmarks/results, or fresh in it with --fresh-pages",
+    )
     parser.add_argument("--here", metavar="NAME", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.tiny and not (options.results or options.here):
-        parser.error("--tiny: give --results another folder, these numbers are no results")
+        parser.error("--tiny: pass another folder with --results, these numbers are not results")
     if options.gpu and not torch.cuda.is_available():
         parser.error("--gpu: no CUDA device here")
     torch.set_num_threads(1)

@@ -90,7 +90,7 @@ def measure(sampler: Sampler, children: bool = False, given: Text = COSTS) -> di
             "seconds": {"blocks": blocks, "products": watched.products, "outside": outside},
             "calls": watched.calls, "steps": given.steps, "process": type(process).__name__, "sampler": repr(sampler),
         }  # fmt: skip
-    raise TypeError(f"{sampler!r} serves neither a hierarchy nor GIDD")
+    raise TypeError(f"{sampler!r} supports neither a hierarchy nor GIDD")
 
 
 def of(name: str, children: bool = False, given: Text = COSTS) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class Sometimes:
         self.others: list[float] = []
 
     def __call__(self, z: Tensor, t: Tensor) -> Tensor:
-        raise AssertionError("the sampler asked for logits at every position")
+        raise AssertionError("the sampler computed logits at every position")
 
     def features(self, z: Tensor, t: Tensor) -> Tensor:
         """Compute the head's input."""

@@ -142,7 +142,10 @@ def tables(results: dict[str, Any]) -> str:
             "Bound, standard deviation in nats per token from 1,000 tokens:",
             table(points, lambda point, way: str(point.bound(way))),
         ),
-        ("What density and balanced levels leave (texts: to the same error as was reported before):", gains(points)),
+        (
+            "Remaining error with density and balanced levels (texts: number for the same error as reported before):",
+            gains(points),
+        ),
         (
             "Gradient, standard deviation from 1,000 tokens over its norm; over that of strata:",
             table(points, of_gradient),

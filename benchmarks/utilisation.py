@@ -63,7 +63,7 @@ def measure(given: Size, steps: int = 20, warm_up: int = 20, at_best: float | No
     """Return tokens per second, the median of windows of ``steps``, and the share of ``at_best`` operations/s."""
     at_best = at_best or peak(name := torch.cuda.get_device_name())
     if at_best is None:
-        raise ValueError(f"device {name!r} is none of {', '.join(PEAKS)}: say its dense bfloat16 TFLOP/s with --peak")
+        raise ValueError(f"device {name!r} is none of {', '.join(PEAKS)}: pass its dense bfloat16 TFLOP/s with --peak")
     trained = run(given)
     stream = batches(trained)
     for _ in range(warm_up):  # compilation

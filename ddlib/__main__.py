@@ -91,7 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if folder and arguments and arguments[0] in names:
         return _run_recipe(folder, arguments[0], arguments[1:])
     recipes = f"recipes, each with its --help: {', '.join(names)}" if names else None
-    parser = argparse.ArgumentParser(prog="ddlib", description="Without a command: what is registered.", epilog=recipes)
+    parser = argparse.ArgumentParser(
+        prog="ddlib", description="Without a command: print all registered names.", epilog=recipes
+    )
     commands = parser.add_subparsers(metavar="{show,verify,recipes}")
     for add in (_add_show, _add_verify, _add_recipes):
         added = add(commands)
@@ -141,19 +143,19 @@ def lay_recipes(folder: Path) -> Path:
     source = _recipes_folder()
     if source is None:
         raise FileNotFoundError(
-            f"no recipes in {Path(ddlib.__file__).parent}: install ddlib from a wheel or take a checkout"
+            f"no recipes in {Path(ddlib.__file__).parent}: install ddlib from a wheel or use a clone of its repository"
         )
     target = folder / "recipes"
     if target.exists():
-        raise FileExistsError(f"folder {folder} holds recipes already, must be without: nothing was written")
+        raise FileExistsError(f"folder {folder} holds recipes already, must not: nothing was written")
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
     return target
 
 
 def _add_recipes(commands: Any) -> argparse.ArgumentParser:
-    text = "copy the recipes into a folder of your own, to run and to change them there"
+    text = "copy the recipes into a folder, to run and to change them there"
     command: argparse.ArgumentParser = commands.add_parser("recipes", help=text, description=text)
-    command.add_argument("folder", type=Path, help="the copy is FOLDER/recipes, which must not be there yet")
+    command.add_argument("folder", type=Path, help="the copy is FOLDER/recipes, which must not exist")
     command.set_defaults(run=_recipes)
     return command
 
@@ -164,15 +166,15 @@ def _recipes(options: argparse.Namespace) -> int:
     except OSError as error:
         raise ValueError(str(error)) from error
     print(f"recipes:       {laid}")
-    print('what they use: pip install "ddlib[recipes]"')
-    print(f"a first run:   cd {options.folder} && python -m recipes.owt hdlm --smoke")
+    print('dependencies:  pip install "ddlib[recipes]"')
+    print(f"first run:     cd {options.folder} && python -m recipes.owt hdlm --smoke")
     return 0
 
 
 def _add_object(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "object",
-        help="package.module:object, a class or function there is called without arguments; or mdlm:16, gidd:16, "
+        help="package.module:object (a class or a function is called without arguments), or mdlm:16, gidd:16, "
         "hdlm:12x4 (tokens x clusters), hdlm:12x6x3",
     )
 
@@ -180,7 +182,7 @@ def _add_object(command: argparse.ArgumentParser) -> None:
 def _add_show(commands: Any) -> argparse.ArgumentParser:
     text = "print a process, schedule or hierarchy, and draw it with --out"
     command: argparse.ArgumentParser = commands.add_parser("show", help=text, description=text)
-    command.add_argument("--out", type=Path, help="draw it into this file too, such as show.png; needs matplotlib")
+    command.add_argument("--out", type=Path, help="also draw it into this file, such as show.png; requires matplotlib")
     command.add_argument("--no-plot", action="store_true", help=argparse.SUPPRESS)  # former default
     command.add_argument(
         "--tokens", "--words", nargs="+", metavar="TOKEN", help="a name for each token, after the object"
@@ -191,11 +193,11 @@ def _add_show(commands: Any) -> argparse.ArgumentParser:
 
 
 def _add_verify(commands: Any) -> argparse.ArgumentParser:
-    text = "prove a process, schedule, hierarchy, sampler, corrector, guidance or weighting right, or refute it"
+    text = "check the mathematics of a process, schedule, hierarchy, sampler, corrector, guidance or weighting"
     command: argparse.ArgumentParser = commands.add_parser("verify", help=text, description=text)
     command.add_argument("--level", choices=("quick", "full"), default="quick", help="default: quick")
     command.add_argument(
-        "-v", "--verbose", action="store_true", help="every check with what it proves, its tolerance and its worst case"
+        "-v", "--verbose", action="store_true", help="print the claim, tolerance and largest error of every check"
     )
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     _add_object(command)
@@ -206,9 +208,9 @@ def _add_verify(commands: Any) -> argparse.ArgumentParser:
 def _show(options: argparse.Namespace) -> int:
     subject = load(options.object)
     print(inspection.describe(subject, options.tokens))
-    print(f"\nis it right?  python -m ddlib verify {options.object}")
+    print(f"\nverify it:  python -m ddlib verify {options.object}")
     if options.out is None or options.no_plot:
-        print(f"a picture?    python -m ddlib show {options.object} --out show.png")
+        print(f"draw it:    python -m ddlib show {options.object} --out show.png")
         return 0
     try:
         inspection.draw(subject, options.out, options.tokens)

@@ -65,7 +65,7 @@ def hdlm(
         names: names of the clusters, as in ``Tree``.
     """
     levels = len(parent_vectors(parents))
-    require(levels == 1, f"parents holds {levels} levels of clusters, hdlm has one; hdlm_levels has any")
+    require(levels == 1, f"parents holds {levels} levels of clusters, must hold one; use hdlm_levels for more")
     return hdlm_levels(parents, xi=xi, speed=(gamma, 1.0), learn_speeds=learn_speeds, names=names)
 
 
@@ -105,7 +105,7 @@ def staged(
                 [0.0000, 0.5000, 0.5000]], dtype=torch.float64)
     """
     levels = len(parent_vectors(parents))
-    require(levels == 1, f"parents holds {levels} levels of clusters, staged has one; staged_levels has any")
+    require(levels == 1, f"parents holds {levels} levels of clusters, must hold one; use staged_levels for more")
     return staged_levels(parents, overlap, schedule, xi, names)
 
 

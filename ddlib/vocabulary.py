@@ -29,8 +29,8 @@ def check_vocabulary(process: ForwardProcess, vocabulary: Mapping[str, int], **s
     ids = set(vocabulary.values())
     require(
         len(vocabulary) == size,
-        f"vocabulary has {len(vocabulary)} tokens, the process {size} tokens: they must be equal. "
-        "A mask token, tokens added later and padding to a round number are not tokens of the process",
+        f"vocabulary has {len(vocabulary)} tokens, the process {size} tokens: they must be equal. A mask token, "
+        "added tokens and padding to a round number are not tokens of the process",
     )
     require(
         ids == set(range(size)),

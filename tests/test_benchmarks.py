@@ -79,7 +79,7 @@ def test_noising():
 
 def test_noising_with_another_distribution_is_refused(monkeypatch):
     monkeypatch.setattr(noising, "dense", lambda process, x, t: x)
-    with pytest.raises(AssertionError, match="laws differ"):
+    with pytest.raises(AssertionError, match="distributions differ"):
         noising.measure(1, 8, 64, head.TINY)
 
 

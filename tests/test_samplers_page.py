@@ -57,9 +57,7 @@ def test_a_cell_agrees_with_verify(kind):
     assert table_samplers.cell(dd.samplers.Euler(), processes, notes) == "all 1" and not notes
     found = table_samplers.cell(dd.samplers.Remask(), processes, notes)
     assert found == ("all 1" if kind == "masked" else "- <sup>1</sup>")
-    assert notes == (
-        [] if kind == "masked" else ["Remask needs a process with levels, this process has none: Psi serves it"]
-    )
+    assert notes == ([] if kind == "masked" else ["Remask needs a process with levels, this process has none: use Psi"])
 
 
 def test_the_table_is_its_lines_and_their_notes(monkeypatch):

@@ -112,9 +112,9 @@ def test_a_page_shows_the_stored_results(name):
 
 def test_a_command_without_its_arguments_is_refused(capsys, tmp_path):
     for words, result in (
-        (["train"], "give a command and WORK"),
-        (["evaluate", str(tmp_path)], "evaluate: give --out FILE"),
-        (["page", str(tmp_path)], "page: give --out FILE"),
+        (["train"], "pass a command and WORK"),
+        (["evaluate", str(tmp_path)], "evaluate: pass --out FILE"),
+        (["page", str(tmp_path)], "page: pass --out FILE"),
     ):
         with pytest.raises(SystemExit):
             blocks.STUDY.main("blocks", words)

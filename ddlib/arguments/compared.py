@@ -65,13 +65,13 @@ def rebuilt(part: Part, values: Mapping[str, Any]) -> Any:
 def _restored(value: Any, now: Any) -> Any:
     if isinstance(now, Part):
         if not isinstance(value, Mapping):
-            raise TypeError(f"{value!r} is no mapping of a {type(now).__name__}")
+            raise TypeError(f"{value!r} must be a mapping with the arguments of a {type(now).__name__}")
         return rebuilt(now, value)
     if isinstance(value, list) and isinstance(now, tuple) and any(isinstance(item, Part) for item in now):
         return [_restored(a, b) for a, b in zip(value, now, strict=True)]
     placeholder = isinstance(value, Mapping) and ("kind" in value or value.keys() == {"type"})
     if placeholder and not isinstance(now, dict):
-        raise TypeError(f"{value!r} is no plain value")
+        raise TypeError(f"{value!r} must be a plain value")
     if callable(now) and isinstance(value, str) and value == path_of(now):
         return now
     return value

@@ -83,7 +83,7 @@ def _load_old(module: Any, state_dict: dict[str, Any], prefix: str) -> None:
         if isinstance(part, Part):
             state_dict[prefix + f"{name}.{_KEY}".lstrip(".")] = extra_state(part)
     warnings.warn(
-        f"the state dict does not hold the arguments of {owner}, as those of ddlib 0.1.0 do not: "
+        f"the state dict does not hold the arguments of {owner}, like those of ddlib 0.1.0: "
         + ("only its constants were compared" if compared else "nothing was compared"),
         stacklevel=2,
     )
@@ -140,5 +140,5 @@ def _read(state: Any, owner: str) -> Any:
         return json.loads(data if data[:1] == b"{" else zlib.decompress(data))
     except (AttributeError, TypeError, ValueError, zlib.error) as error:
         raise ValueError(
-            f"the extra state of {owner} cannot be read ({error}): must be as state_dict() gave it, not averaged"
+            f"the extra state of {owner} cannot be read ({error}): must be as state_dict() returned it, not averaged"
         ) from None

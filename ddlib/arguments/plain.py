@@ -44,7 +44,7 @@ def values(part: Part) -> dict[str, Any]:
 def written(part: Part) -> dict[str, Any]:
     """Like ``values``, but also accepts classes defined within a function, which ``dd.build`` cannot find."""
     if not isinstance(part, Part):
-        raise TypeError(f"part is {part!r}, must be a process, or a part that dd.build makes")
+        raise TypeError(f"part is {part!r}, must be a process, or a part that dd.build constructs")
     found: dict[str, Any] = _plain(part, type(part).__name__, _refused)
     return found
 

@@ -88,7 +88,7 @@ def record(part: Part) -> Record:
     if not isinstance(found, Record):
         name = type(part).__name__
         raise TypeError(
-            f"{name} was not made by its constructor, so its arguments are not known: make it as {name}(...)"
+            f"{name} was not created by its constructor, so its arguments are not recorded: create it by {name}(...)"
         )
     return found
 

@@ -113,7 +113,9 @@ class Guidance(Part):
             TypeError: the logits suffice.
         """
         if not self.has_step_distribution:
-            raise TypeError(f"{self!r} has no step distribution: its logits are those of what it steers")
+            raise TypeError(
+                f"{self!r} has no step distribution: its logits have the parameterization of the guided network"
+            )
         return self.steer(StepTarget(self.process, self.of_parts, z, t, s))
 
     def __call__(self, z: Tokens, t: Times) -> Float[Tensor, "B L K"]:
@@ -124,8 +126,9 @@ class Guidance(Part):
         if place is StepTarget:
             if bool((t > 0).any()):
                 raise TypeError(
-                    f"{self!r} gives the distribution of the next state, which no token distribution of "
-                    f"{type(self.process).__name__} does: the sampler Ancestral draws from it; on='words' serves all"
+                    f"{self!r} guides the distribution of the next state, which cannot be expressed as a token "
+                    f"distribution of {type(self.process).__name__}: use the sampler Ancestral, or on='words', which "
+                    "all samplers support"
                 )
             place = TokenTarget  # at t = 0 only the token remains to be predicted
         return self.steer(place(self.process, self.of_parts, z, t))
@@ -211,7 +214,7 @@ def check_part(name: str, part: Any, rule: str) -> None:
 def check_widths(widths: Mapping[str, int]) -> None:
     """Raise ValueError unless the logits of all parts have the same number of columns."""
     listed = " and ".join(f"{name} has {columns} columns" for name, columns in widths.items())
-    require(len(set(widths.values())) <= 1, f"{listed}: they must be of one vocabulary")
+    require(len(set(widths.values())) <= 1, f"{listed}, must have the same number: one vocabulary")
 
 
 def place_of(process: ForwardProcess) -> type[TokenTarget]:

@@ -101,8 +101,8 @@ class ClassifierBased(Guidance):
         if visible(current):
             require(
                 bool(current.isfinite().all()),
-                f"classifier gives {current.min():g} for a text as it stands, must be finite there: no way on has its "
-                "label, or what it said of the step before was another",
+                f"classifier returns {current.min():g} for a current sequence, must be finite: no continuation has "
+                "the label, or its output disagrees with that of the step before",
             )
         choices = torch.arange(reach.shape[-1], device=z.device)
         others = (reach & (reach.sum(-1, keepdim=True) > 1) & (choices != z[..., None])).nonzero()
@@ -132,7 +132,8 @@ class ClassifierBased(Guidance):
             slope = torch.autograd.grad(log_prob.sum(), states, allow_unused=True)[0] if differentiable else None
         if slope is None:
             raise ValueError(
-                "classifier gives no gradient by its states, how='first order' needs one; 'exact' does not"
+                "classifier has no gradient with respect to its states, which how='first order' requires; "
+                "how='exact' does not"
             )
         if visible(slope):
             require(bool(slope.isfinite().all()), "classifier has a gradient with NaN or infinity, must be finite")
@@ -147,10 +148,14 @@ class ClassifierBased(Guidance):
         output = self.classifier(states, t)
         if not isinstance(output, Tensor) or not output.is_floating_point():
             got = output.dtype if isinstance(output, Tensor) else type(output).__name__
-            raise TypeError(f"classifier gives {got}, must be a floating-point tensor (B,): log p(y|z) of each text")
-        check_shape("classifier's answer", output, (len(states),), f"(B,) = ({len(states)},): log p(y|z) of each text")
+            raise TypeError(
+                f"classifier returns {got}, must be a floating-point tensor (B,): log p(y|z) of each sequence"
+            )
+        check_shape(
+            "classifier's output", output, (len(states),), f"(B,) = ({len(states)},): log p(y|z) of each sequence"
+        )
         if visible(output):
             bad = output.isnan() | (output == torch.inf)
-            worst = f"classifier's answer holds {output[bad][:1].tolist()}"
+            worst = f"classifier's output holds {output[bad][:1].tolist()}"
             require(not bool(bad.any()), f"{worst}, must be log p(y|z): no NaN, no +inf")
         return output

@@ -117,7 +117,7 @@ def tempered(
             strength = float(unsqueeze_times(gamma).expand(log_probs.shape[:2])[b, i])
             require(
                 False,
-                f"unconditional takes choice {k} at position ({b}, {i}) for impossible, conditional does not: with "
-                f"strength {strength:g} > 1 its share would be infinite, so both must rule out the same",
+                f"unconditional gives choice {k} at position ({b}, {i}) probability 0, conditional does not: with "
+                f"strength {strength:g} > 1 its weight would be infinite, so both must exclude the same choices",
             )
     return log_probs

@@ -45,12 +45,12 @@ class Hierarchy(Named, Float64Module, Part):
         self, maps: Sequence[Kernel], speeds: Sequence[float] | None = None, learn_speeds: bool = False
     ) -> None:
         super().__init__()
-        require(len(maps) > 0, "maps is empty, a hierarchy needs at least the edge from tokens to the mask")
+        require(len(maps) > 0, "maps is empty, must contain at least the edge from tokens to the mask")
         for i, (lower, upper) in enumerate(pairwise(maps)):
             require(
                 lower.num_parents == upper.num_children,
                 f"maps[{i}] leads to {lower.num_parents} clusters, maps[{i + 1}] starts from {upper.num_children}: "
-                "each level must have as many members as the level below has clusters",
+                "the numbers must be equal",
             )
         speeds = [1.0] * len(maps) if speeds is None else list(speeds)
         require(
@@ -284,8 +284,8 @@ def _check_top(route: Kernel) -> None:
     nats = float((torch.xlogy(rows, rows) - torch.xlogy(rows, mean)).sum(1).mean())
     require(
         nats < 1e-12,
-        f"maps[-1] leads to {route.num_parents} states that hold {nats:.3g} nats about the token, must lead to the "
-        "mask",
+        f"maps[-1] leads to {route.num_parents} states with {nats:.3g} nats of information about the token, must "
+        "lead to the mask",
     )
 
 

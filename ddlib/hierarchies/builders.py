@@ -65,15 +65,15 @@ def table_parents(
     tokens = [token for token, _ in sorted(vocabulary.items(), key=lambda item: item[1])]
     require(
         sorted(vocabulary.values()) == list(range(len(tokens))),
-        f"vocabulary must have exactly ids 0..{len(tokens) - 1}",
+        f"vocabulary must contain exactly the ids 0..{len(tokens) - 1}",
     )
     require(len(table) > 0, "table is empty, must hold the ancestors of each token")
     strange = [token for token in table if token not in vocabulary]
-    require(not strange, f"table has {len(strange)} tokens that vocabulary lacks: {strange[:5]}")
+    require(not strange, f"table has {len(strange)} tokens that are not in vocabulary: {strange[:5]}")
     missing = [token for token in tokens if token not in table]
     require(
         other is not None or not missing,
-        f"table lacks {len(missing)} tokens of vocabulary: {missing[:5]}; name a cluster for them, other=...",
+        f"table lacks {len(missing)} tokens of vocabulary: {missing[:5]}; pass other=NAME, a cluster for them",
     )
     depth = len(next(iter(table.values())))
     odd = next((token for token, path in table.items() if isinstance(path, str) or len(path) != depth), None)

@@ -206,7 +206,7 @@ def kernel_of(given: Any, name: str) -> Kernel:
 
 
 def _to_mask(kernels: list[Kernel]) -> list[Kernel]:
-    require(len(kernels) > 0, "kernels is empty, a hierarchy needs at least one edge")
+    require(len(kernels) > 0, "kernels is empty, must contain at least one, an edge of the hierarchy")
     last = kernels[-1]
     below = kernels[:-1] if last.num_parents == 1 else kernels
     top = last.num_children if last.num_parents == 1 else last.num_parents

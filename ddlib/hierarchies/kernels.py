@@ -221,4 +221,4 @@ def stochastic(values: Float64[Tensor, "children k"], name: str) -> Float64[Tens
 def check_parents(mass: Float64[Tensor, "parents"], name: str) -> None:
     """Raise ValueError unless every parent has some mass."""
     empty = (mass == 0).nonzero().flatten().tolist()
-    require(not empty, f"{name} leads to no child of state {empty[:5]} of the upper level, every state needs one")
+    require(not empty, f"{name} gives state {empty[:5]} of the upper level no child, every state must have one")

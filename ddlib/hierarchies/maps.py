@@ -205,13 +205,13 @@ def parent_map(parents: Any, xi: float = 1.0, *, name: str = "parents") -> Map:
     )
     sizes = torch.bincount(vector, minlength=num_parents)
     empty = (sizes == 0).nonzero().flatten().tolist()
-    require(not empty, f"{name} is not surjective: no child of cluster {empty[:5]}, every cluster needs one")
+    require(not empty, f"{name} is not surjective: cluster {empty[:5]} has no child, every cluster must have one")
     if isinstance(xi, bool) or not isinstance(xi, Real):
         raise TypeError(f"xi of {name} is {xi!r}, must be a number in (0, 1]")
     require(0 < xi <= 1, f"xi of {name} is {xi}, must be in (0, 1]")
     if xi == 1:
         return Map(vector, num_parents)
-    require(num_parents > 1, f"xi of {name} is {xi} with a single cluster, must be 1: there is no other cluster")
+    require(num_parents > 1, f"xi of {name} is {xi} with a single cluster, must be 1: a wrong cluster does not exist")
     stray = (1 - xi) / (num_parents - 1)
     return Map(vector, num_parents, xi - stray, torch.full((num_parents,), stray, dtype=torch.float64))
 
@@ -226,8 +226,8 @@ def parent_vectors(parents: Any) -> dict[str, Any]:
     """
     if _number(parents) or isinstance(parents, Mapping | Set | str | bytes) or not isinstance(parents, Iterable):
         raise TypeError(
-            f"parents is a {type(parents).__name__}, must be a list of one vector per edge, or one vector alone: "
-            "the cluster index of every child, in their order"
+            f"parents is a {type(parents).__name__}, must be a list of one vector per edge, or a single vector: the "
+            "cluster index of every child, in the order of the children"
         )
     if getattr(parents, "ndim", None) == 1:
         return {"parents": parents}

@@ -165,14 +165,17 @@ class Banded(Sparse):
         check_count("size", size)
         require(
             steps.ndim == 1 and len(steps) % 2 == 1 and len(steps) <= (size if cyclic else 2 * size - 1),
-            f"weights has shape {tuple(steps.shape)}, must be an odd number of weights that the {size} states hold",
+            f"weights has shape {tuple(steps.shape)}, must be (n,) with n odd and at most {size}, the number of states",
         )
         require(bool((steps >= 0).all()), f"weights holds {float(steps.min())}, must be at least 0")
         reach = len(steps) // 2
         target = torch.arange(size)[:, None] + torch.arange(-reach, reach + 1)
         inside = torch.ones_like(target, dtype=torch.bool) if cyclic else (target >= 0) & (target < size)
         values = torch.where(inside, steps, 0.0)
-        require(bool((values.sum(1) > 0).all()), "weights are 0 for all steps that stay inside, must leave some")
+        require(
+            bool((values.sum(1) > 0).all()),
+            "weights are 0 for all steps that stay within the states, must be positive for at least one",
+        )
         index = target % size if cyclic else target.clamp(0, size - 1)
         mass = values.sum(1)
         super().__init__(index, values / mass[:, None], size)

@@ -53,7 +53,10 @@ class Tree(Hierarchy):
         names: Any = None,
     ) -> None:
         vectors = parent_vectors(parents)
-        require(len(vectors) > 0, "parents is empty, must hold one vector per edge; use Flat(vocab_size) for none")
+        require(
+            len(vectors) > 0,
+            "parents is empty, must hold one vector per edge; use Flat(vocab_size) for a hierarchy without clusters",
+        )
         rates = list(xi) if isinstance(xi, Iterable) else [xi] * len(vectors)
         require(
             len(rates) == len(vectors),

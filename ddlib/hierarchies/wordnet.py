@@ -56,7 +56,7 @@ def wordnet_table(
     )
     check_count("min_words", min_words)
     chains = _chains(Path(folder), texts)
-    require(len(chains) > 0, f"texts has {len(texts)} tokens, but WordNet in {folder} has none of them")
+    require(len(chains) > 0, f"texts has {len(texts)} tokens, none of which is in the WordNet of {folder}")
     size = Counter(name for chain in chains.values() for name in chain)
     table = {}
     for token, (part_of_speech, *senses) in chains.items():
@@ -102,7 +102,9 @@ class _Part:
         """Return the names from the part of speech down to the first sense of a lemma."""
         path = [self.senses[lemma][0]]
         while (up := self.above[path[-1]]) is not None:
-            require(up not in path, f"data.{self.name} has {self._sense(up)} above itself, must be without loops")
+            require(
+                up not in path, f"data.{self.name} has {self._sense(up)} as its own ancestor, must be without cycles"
+            )
             path.append(up)
         return [self.name, *(self._sense(offset) for offset in reversed(path))]
 
@@ -150,4 +152,4 @@ def _read(path: Path, take: Callable[[list[str]], None]) -> None:
             try:
                 take(line.partition(" | ")[0].split())
             except (ValueError, IndexError, KeyError):
-                raise ValueError(f"{path}, line {number} is not as WordNet has it: {line[:40]!r}") from None
+                raise ValueError(f"{path}, line {number} is not in the format of WordNet: {line[:40]!r}") from None

@@ -91,8 +91,8 @@ class DiffusionCollator:
         """
         require(
             self.batch_size in (None, size),
-            f"batch_size of the DiffusionCollator is {self.batch_size}, must be {size}, the sequences of one step over "
-            "all processes and accumulated batches: leave it out",
+            f"batch_size of the DiffusionCollator is {self.batch_size}, must be {size}, the sequences of one step "
+            "over all processes and accumulated batches: omit it",
         )
         made = copy(self)
         made.batch_size = size
@@ -144,17 +144,15 @@ class DiffusionCollator:
 
 def _ids(item: Mapping[str, Any]) -> Int64[Tensor, "n"]:
     """Return the token ids of an item."""
-    require("input_ids" in item, f"an item has {', '.join(map(str, item))}, must have input_ids, its token ids")
+    require("input_ids" in item, f"an item has {', '.join(map(str, item))}, must have input_ids, the token ids")
     given = item["input_ids"]
     try:
         if isinstance(given, tuple):  # such as an item of a TensorDataset
             raise TypeError
         ids = torch.as_tensor(given)
     except (TypeError, ValueError):
-        raise TypeError(f"input_ids is {given!r:.60}, must be the token ids of a sequence, integers (L,)") from None
+        raise TypeError(f"input_ids is {given!r:.60}, must be integers (L,), the token ids of a sequence") from None
     if len(given) and (ids.is_floating_point() or ids.is_complex()):
-        raise TypeError(f"input_ids holds {ids.dtype}, must hold token ids, integers")
-    require(
-        ids.ndim == 1, f"input_ids is of shape {tuple(ids.shape)}, must be (L,): flatten a picture, ids.reshape(-1)"
-    )
+        raise TypeError(f"input_ids has dtype {ids.dtype}, must be integers: token ids")
+    require(ids.ndim == 1, f"input_ids has shape {tuple(ids.shape)}, must be (L,): flatten a picture, ids.reshape(-1)")
     return ids.long()

@@ -28,7 +28,7 @@ try:
     from diffusers.configuration_utils import ConfigMixin, register_to_config
     from diffusers.utils.outputs import BaseOutput
 except ImportError as error:
-    raise ModuleNotFoundError('a scheduler of diffusers needs it: pip install "ddlib[diffusers]"') from error
+    raise ModuleNotFoundError('a scheduler of diffusers requires diffusers: pip install "ddlib[diffusers]"') from error
 
 
 @dataclass
@@ -88,13 +88,14 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         self._parameterization: Parameterization = parameterization
         if self.sampler.max_model_calls > 1:
             raise TypeError(
-                f"{self.sampler!r} asks the network {self.sampler.max_model_calls} times in a step, a scheduler once"
+                f"{self.sampler!r} calls the network {self.sampler.max_model_calls} times per step, must call it "
+                "once: a scheduler of diffusers receives one output per step"
             )
         try:
             self.sampler.check(self.process)
             self._try()
         except (TypeError, ValueError) as error:
-            raise type(error)(f"{self.sampler!r} on {self.process!r} is no scheduler: {error}") from error
+            raise type(error)(f"{self.sampler!r} with {self.process!r} cannot be a scheduler: {error}") from error
         self.set_timesteps(num_inference_steps)
 
     @classmethod
@@ -187,9 +188,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         free = torch.ones_like(sample, dtype=torch.bool)
         if prompt_mask is not None:
             if prompt_mask.dtype != torch.bool:
-                raise TypeError(
-                    f"prompt_mask has dtype {prompt_mask.dtype}, must be torch.bool, True where tokens stand"
-                )
+                raise TypeError(f"prompt_mask has dtype {prompt_mask.dtype}, must be torch.bool, True at given tokens")
             shape = sample.shape[2 - prompt_mask.ndim :] if prompt_mask.ndim in (1, 2) else sample.shape
             check_shape("prompt_mask", prompt_mask, shape, f"(L,) or (B, L) = {tuple(sample.shape)}")
             free = (~prompt_mask).expand(sample.shape)
@@ -216,12 +215,14 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         """
         check_tokens("original_samples", original_samples, self.process.vocab_size)
         if isinstance(noise, Tensor):
-            raise TypeError(f"noise is a tensor of shape {tuple(noise.shape)}, must be a generator: states are drawn")
-        require(noise is None or generator is None, "noise and generator are both given, must be one of them")
+            raise TypeError(
+                f"noise is a tensor of shape {tuple(noise.shape)}, must be a generator: the states are drawn at random"
+            )
+        require(noise is None or generator is None, "noise and generator are both given, only one may be given")
         steps = torch.as_tensor(timesteps).flatten().tolist()
         require(
             len(steps) in (1, len(original_samples)),
-            f"timesteps holds {len(steps)}, must be 1 or (B,) = ({len(original_samples)},)",
+            f"timesteps has {len(steps)} entries, must have 1 or (B,) = ({len(original_samples)},)",
         )
         t = self.times.to(original_samples.device)[[self._index(one) for one in steps]]
         return self.process.sample(
@@ -292,7 +293,7 @@ class _Answer:
             same = torch.equal(z, self.z) and torch.equal(t, self.t.to(t.dtype))  # type: ignore[arg-type, union-attr]
         if not same or self.logits is None:
             raise TypeError(
-                f"{self.scheduler.sampler!r} asks the network at other states or another time than it stands at: "
-                "a scheduler has one answer in a step; dd.sample serves it"
+                f"{self.scheduler.sampler!r} evaluates the network at other states or another time than the current "
+                "ones: a scheduler receives one output per step; use dd.sample"
             )
         return self.logits

@@ -190,7 +190,7 @@ def _check_layer(
 ) -> None:
     size, rule, seems = process.vocab_size, "(V, D)", ""
     if isinstance(layout, Children):
-        size, rule = layout.columns, "(S - 1, D), a row for every state but the root,"
+        size, rule = layout.columns, "(S - 1, D), a row for every state except the root,"
         if layout.rows is not None:
             size, rule = max(layout.num_rows, len(weight)), "(rows, D)"
         if len(weight) == process.vocab_size != size:

@@ -87,7 +87,7 @@ def run(
 @singledispatch
 def add(part: Part, work: Work) -> None:
     """Compute one part of a plan; registered for each subclass of ``Part``."""
-    raise TypeError(f"no way to compute a {type(part).__name__}")
+    raise TypeError(f"part is a {type(part).__name__}, for which no computation is registered")
 
 
 @add.register

@@ -165,7 +165,7 @@ def bound(
         rows, length, generator, density=density, interval=interval, steps=steps, at_once=at_once, device=x.device
     )
     if t.ndim == 2:
-        rule = "must be 'independent': only of one time per text are balanced draws known"
+        rule = "must be 'independent': balanced draws require one time per sequence"
         require(levels == "independent", f"levels is {levels!r}, pace {pace!r}: {rule}")
         able.check_time_input((pace.block or 0) if at_once else 0, repr(pace))
     z = process.sample(x, t, generator) if levels == "independent" else process.sample(x, t, generator, levels)
@@ -248,7 +248,7 @@ def variance_caveat(
     moment = "variance" if infinite else "third moment" if skewed else "fourth moment"
     mended = all(uniform[end] < 2 * INFINITE for end in ends)  # the best density halves the exponent
     advice = f"density=process.time_density({length}, chance=0.2)" if mended else "an interval inside (0, 1)"
-    return f"error may be too small, near {near} the {moment} has no finite value: use {advice}"
+    return f"the error may be too small, since near {near} the {moment} is infinite: use {advice}"
 
 
 def _default_dtype(t: Times) -> Times:

@@ -87,7 +87,7 @@ def check_earlier(s: Times, t: Times, batch: int, length: int) -> None:
         raise ValueError(f"s[{index}] = {s[where].item()} must be {rule} t[{index}] = {t[where].item()}")
     if t.ndim == 2 and bool((still := ~(s < t).any(1)).any()):
         row = int(still.nonzero()[0, 0])
-        raise ValueError(f"s[{row}] equals t[{row}] at every position, must be below it at one or more")
+        raise ValueError(f"s[{row}] equals t[{row}] at every position, must be below it at one position or more")
 
 
 def bridge(

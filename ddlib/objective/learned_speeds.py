@@ -67,7 +67,8 @@ def speed_loss(
     check_count("draws", draws, 2)
     require(
         any(parameter.requires_grad for parameter in process.parameters()),
-        f"process is {process!r}, which has nothing to learn: make its tree or itself with learn_speeds=True",
+        f"process is {process!r}, which has no learned parameters: create the process or its tree with "
+        "learn_speeds=True",
     )
     process.check_inputs(x=x)
     check_padding(x, mask)

@@ -60,7 +60,10 @@ class Measure:
         Raises:
             ValueError: times of another shape, or a batch without times.
         """
-        require(batch is None or times is not None, "batch is given and times is None: only times are stratified in it")
+        require(
+            batch is None or times is not None,
+            "batch is given and times is None, must be given: batch refers to stratified times",
+        )
         counted = (size != 0) | (amount != 0).view(len(amount), -1).any(1)
         if not bool(counted.all()):  # it would count as a sequence without any deviation
             amount, size = amount[counted], size[counted]
@@ -222,7 +225,7 @@ class Tally:
     @property
     def bits_per_byte(self) -> Measure:
         """Bits per byte of UTF-8 text."""
-        require(len(self._bytes) > 0, "bits per byte need num_bytes, which no batch gave")
+        require(len(self._bytes) > 0, "bits per byte require num_bytes, which no batch has")
         return self._over(self._all(self._bytes) * math.log(2), "bits/byte")
 
     @property

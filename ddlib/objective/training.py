@@ -91,7 +91,7 @@ def unpacked(
     if not isinstance(t, Draw):
         return t, density, measure
     both = density is None and measure is None
-    require(both, "t is a Draw, which has its measure: density and measure must not be given with it")
+    require(both, "t is a Draw, which contains its measure: density and measure must not be given with it")
     return t.t, None, t.measure
 
 
@@ -107,7 +107,8 @@ def weights_of(t: Times, density: TimeDensity | None, measure: Tensor | None) ->
     if measure is None:
         return None if density is None else unsqueeze_times(density.weight(t))
     require(
-        density is None, f"density is {density!r} and measure is given, must be one of them: the measure contains it"
+        density is None,
+        f"density is {density!r} and measure is given, only one may be given: the measure contains the density",
     )
     if not isinstance(measure, Tensor) or measure.is_complex() or measure.dtype == torch.bool:
         got = measure.dtype if isinstance(measure, Tensor) else type(measure).__name__

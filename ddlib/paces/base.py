@@ -128,9 +128,12 @@ class Pace(Part):
         """
         parts, size, density = self.parts(check_count("length", length)), self.block, sound(density)
         check_interval(interval)
-        require(weigh or steps is None, f"weigh is False and steps is {steps}: a bound in discrete time is weighed")
+        require(
+            weigh or steps is None,
+            f"weigh is False and steps is {steps}, must be None: the bound in discrete time is weighted",
+        )
         if at_once and size is None:
-            raise TypeError(f"at_once is True, which {self!r} cannot: its texts do not go block by block")
+            raise TypeError(f"at_once is True, which {self!r} does not support: it has no blocks")
         unit = sample_times(rows, generator=generator, dtype=torch.float64, device=device)
 
         dtype = torch.get_default_dtype() if steps is None else torch.float64

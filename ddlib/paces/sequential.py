@@ -36,7 +36,7 @@ class InTurn(Pace):
         """Return the rank of each position in the order of generation, a permutation of 0..L-1."""
 
     def parts(self, length: int) -> int:
-        require(length % self.size == 0, f"size is {self.size}, must divide the length of the text, {length}")
+        require(length % self.size == 0, f"size is {self.size}, must divide the length of the sequence, {length}")
         return length // self.size
 
     def times(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
@@ -102,4 +102,4 @@ def check_sides(name: str, sides: Sequence[int]) -> tuple[int, int]:
 def check_pixels(shape: tuple[int, int], length: int) -> None:
     """Raise ValueError unless a picture of this shape has ``length`` pixels."""
     pixels = shape[0] * shape[1]
-    require(length == pixels, f"shape is {shape}, must have as many pixels as a sequence positions, {length}")
+    require(length == pixels, f"shape is {shape}, must have as many pixels as a sequence has positions, {length}")

@@ -102,13 +102,14 @@ class Capabilities:
             lacking = [f"{name} of {self.name}, {part.name}," for name, part in parts.items() if not part.own_times]
             lacks = lacking[0] if lacking else f"denoiser {self.name}"
             raise TypeError(
-                f"{asker} gives every position a time of its own, and the {lacks} takes one time per sequence: one "
-                "that takes t (B, L) says so by the attribute own_times = True, as ddlib_models.DiT does"
+                f"{asker} has one time per position, and the {lacks} takes one time per sequence: a network that "
+                "takes t (B, L) must have the attribute own_times = True, as ddlib_models.DiT does"
             )
         if clean and self.block_size != clean:
             raise TypeError(
-                f"at_once is True with {asker}, and the denoiser {self.name} has block_size {self.block_size or None}, "
-                f"must be {clean}: of a block it may see what is noisy, and the clean text of those before"
+                f"at_once is True with {asker}, and the denoiser {self.name} has block_size "
+                f"{self.block_size or None}, must be {clean}: a block may depend on its noisy states and on the clean "
+                "tokens of earlier blocks only"
             )
 
     @property
@@ -135,7 +136,7 @@ class Capabilities:
             warn_once(
                 "train mode",
                 f"{caller}: the denoiser {self.name} is in train mode and {does} does; its result is not that of the "
-                "network that was trained: call model.eval() before, and model.train() after",
+                "trained network: call model.eval() before, and model.train() after",
             )
 
     def check_states(self, process: ForwardProcess, z: Tensor, call: Callable[[Tensor], object]) -> None:
@@ -144,7 +145,7 @@ class Capabilities:
             size = process.num_states
             raise ValueError(
                 f"the denoiser {self.name} fails on states that it must take: z holds states in [0, {size}), the "
-                f"{process.vocab_size} tokens first, so a network needs num_states={size}, such as "
+                f"{process.vocab_size} tokens first, so a network must have num_states={size}, such as "
                 f"nn.Embedding({size}, dim)"
             )
 
@@ -165,8 +166,8 @@ class Capabilities:
             if some and not is_named and succeeds(lambda: call(torch.ones_like(kept))):
                 raise ValueError(
                     f"the denoiser {self.name} fails on {int(kept.sum())} of {len(kept)} sequences and not on all of "
-                    "them: those without a jump in a step are left out of the batch, so a condition per row, such as a "
-                    "label, needs dd.sample(..., compact=False)"
+                    "them: sequences without a jump in a step are left out of the batch, so a condition per row, "
+                    "such as a label, requires dd.sample(..., compact=False)"
                 ) from error
             raise
 

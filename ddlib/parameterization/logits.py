@@ -89,7 +89,7 @@ def layout_of(process: ForwardProcess, parameterization: Parameterization) -> Ch
     if parameterization == "children":
         if process.hierarchy is None:
             name = type(process).__name__
-            raise ValueError(f"parameterization is 'children', {name} has no hierarchy: give dd.Children(tree)")
+            raise ValueError(f"parameterization is 'children', {name} has no hierarchy: pass dd.Children(tree)")
         parameterization = children_of(process.hierarchy)
     if not isinstance(parameterization, Children):
         names = ", ".join(map(repr, [*_CONVERSIONS, "children"]))

@@ -167,13 +167,13 @@ class Children:
             if bool(empty.any()):
                 where = tree.offsets[level] + int(empty.nonzero()[0])
                 raise ValueError(
-                    f"tree has a state without children, {where} in level {level}: only tokens may have none"
+                    f"tree has a state without children, {where} in level {level}: only tokens may be without"
                 )
         if rows is not None:
             check_shape("rows", rows, (tree.num_states - 1,), f"(S - 1,) = ({tree.num_states - 1},)")
             if visible(rows):
-                require(int(rows.min()) >= 0, f"rows holds {int(rows.min())}, must be rows of a matrix, >= 0")
-                require(rows.unique().numel() == len(rows), "rows holds a row twice, must have one for each state")
+                require(int(rows.min()) >= 0, f"rows holds {int(rows.min())}, must be indices of rows, >= 0")
+                require(rows.unique().numel() == len(rows), "rows holds a row twice, must have another for each state")
         self.tree, self.parameterization, self.rows = tree, parameterization, rows
         self.columns = tree.num_states - 1
         """Number of logits, S - 1."""

@@ -124,7 +124,7 @@ def _figure(subject: ForwardProcess | Schedule | Hierarchy, members: Members) ->
 
 def _members(subject: Any, tokens: Sequence[str] | None) -> Members:
     if not isinstance(subject, ForwardProcess | Schedule | Hierarchy):
-        raise TypeError(f"{subject!r} must be a process, schedule or hierarchy of ddlib")
+        raise TypeError(f"subject is {subject!r}, must be a process, schedule or hierarchy of ddlib")
     if tokens is None or isinstance(subject, Schedule):
         return None
     require(len(tokens) == subject.vocab_size, f"tokens has {len(tokens)} names, must have {subject.vocab_size}")

@@ -61,7 +61,10 @@ def image(
             band.
     """
     steps = times.diff()
-    require(len(times) > 1 and bool((steps > 0).all() or (steps < 0).all()), "times must rise or fall, at least two")
+    require(
+        len(times) > 1 and bool((steps > 0).all() or (steps < 0).all()),
+        "times must be strictly increasing or decreasing, at least two",
+    )
     check_tokens("values", values, len(kinds), "numbers of bands")
     require(len(times) == len(values), f"values has {len(values)} rows for {len(times)} times")
     axes = axes_or_new(axes)

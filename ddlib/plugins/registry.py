@@ -125,7 +125,8 @@ def get(kind: str, name: str) -> Any:
     if others:
         packages = " and ".join(f"{_package(p)} ({p.value})" for p in (point, *others))
         raise ImportError(
-            f"{kind} {name!r} is claimed by {packages}: uninstall all but one, or set DDLIB_PLUGINS=0 for ddlib's own"
+            f"{kind} {name!r} is registered by {packages}: uninstall all but one, or set DDLIB_PLUGINS=0 to use that "
+            "of ddlib"
         )
     origin = f"{kind} {name!r} = {point.value}, from {_package(point)},"
     try:
@@ -198,8 +199,8 @@ def at(path: str) -> Any:
     trusted = _trusted.get()
     if trusted is not None and module not in trusted:
         raise PermissionError(
-            f"{path!r} stands in files that were not made here, and to import a module is to run it: read {module}, "
-            f"then say --trust {module}"
+            f"{path!r} is named by files from elsewhere, and importing a module executes it: read {module}, then pass "
+            f"--trust {module}"
         )
     try:
         found: Any = importlib.import_module(module)

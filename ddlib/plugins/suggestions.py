@@ -57,7 +57,7 @@ def missing(name: str, module: str = "ddlib") -> str:
     ]
     near = near or [place for plain in _near(_plain(name), places) for place in places[plain]]
     listed = " or ".join(list(dict.fromkeys(near))[:_MOST])
-    return f"{message}; " + (f"did you mean {listed}?" if near else f"dir({module}) lists what it has")
+    return f"{message}; " + (f"did you mean {listed}?" if near else f"dir({module}) lists its attributes")
 
 
 def _places() -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ def check_schedule(schedule: Schedule) -> None:
     start, end = schedule.support
     require(
         (start, end) == (0, 1),
-        f"schedule acts from t = {start:g} to {end:g}, must act from 0 to 1: a window is for one of several edges",
+        f"schedule acts from t = {start:g} to {end:g}, must act from 0 to 1: windows require a schedule for each edge",
     )
 
 
@@ -65,8 +65,8 @@ def check_schedules(edges: int, schedules: Sequence[Schedule]) -> None:
         last = torch.tensor([schedule.support[1]], dtype=torch.float64).nextafter(torch.zeros(1, dtype=torch.float64))
         require(
             bool(schedule.hazard(last).isfinite()),
-            f"schedule[{i}] is {schedule!r}, which is 0 in float64 before its end: tokens that enter level {i} later "
-            "would never leave it. Use a schedule that overrides hazard",
+            f"schedule[{i}] is {schedule!r}, which is 0 in float64 before its end: tokens that enter level {i} after "
+            "that could not leave it. Use a schedule that overrides hazard",
         )
     check_supports(schedules)
 
@@ -77,7 +77,7 @@ def check_supports(schedules: Sequence[Schedule]) -> None:
         require(
             lower.support[1] <= upper.support[1] + 1e-9,
             f"schedule[{i + 1}] ends at {upper.support[1]:g}, must end no earlier than schedule[{i}] at "
-            f"{lower.support[1]:g}: states that enter level {i + 1} later would have no time to leave it",
+            f"{lower.support[1]:g}: states that enter level {i + 1} after that could not leave it",
         )
     end = schedules[-1].support[1]
     require(end == 1, f"schedule[{len(schedules) - 1}] ends at {end:g}, must end at 1, where all tokens are noise")

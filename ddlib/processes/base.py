@@ -145,7 +145,7 @@ class ForwardProcess(Float64Module, Part):
             TypeError: the class has no such copy.
             ValueError: too few tokens for its structure.
         """
-        raise TypeError(f"{type(self).__name__} offers no reduction to fewer tokens")
+        raise TypeError(f"{type(self).__name__} has no reduction to fewer tokens")
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -197,7 +197,7 @@ class ForwardProcess(Float64Module, Part):
             if visible(p):
                 total = p.sum(-1)
                 bad = ~((p >= 0).all(-1) & ((total - 1).abs() < 0.01))
-                require(not bool(bad.any()), "p holds a row that is no distribution: negative, NaN, or not of sum 1")
+                require(not bool(bad.any()), "p holds a row that is not a distribution: negative, NaN, or not of sum 1")
         check_devices(x=x, z=z, t=t, s=s, p=p, process=self._place)
 
     def check_noised(self, x: Tokens, z: Tokens, t: Times, mask: PaddingMask | None = None) -> None:
@@ -314,10 +314,10 @@ class ForwardProcess(Float64Module, Part):
         name, stated = type(self).__name__, levels in self.couplings
         takes = stated and (levels == "independent" or "levels" in signature(self.sample).parameters)
         if stated and not takes:  # for one release
-            rule = "must be ('independent',), as its sample takes no levels; the next release does not read that there"
+            rule = "must be ('independent',), since its sample has no levels; the next release ignores this value"
             warn_once(f"couplings of {name}", f"{name}.couplings is {self.couplings}, {rule}")
         if not takes:
-            raise TypeError(f"levels is {levels!r}, which {name} cannot: its sample(x, t, generator) takes no levels")
+            raise TypeError(f"levels is {levels!r}, which {name} does not support: its sample has no argument levels")
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         """Probability q_t(z|x) of each state given its token, (B, L) float64."""

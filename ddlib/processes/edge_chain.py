@@ -165,8 +165,8 @@ class EdgeChain(ScheduleChain):
             fastest = int(passed.amax(0).argmax())
             require(
                 len(grid) <= _PANELS,
-                f"the edge of speed {float(speeds[fastest]):g} with {self.schedules[fastest]!r} is too fast beside "
-                f"other schedules: it takes more than {_PANELS} panels, use a lower speed",
+                f"the edge of speed {float(speeds[fastest]):g} with {self.schedules[fastest]!r} is too fast compared "
+                f"with the other schedules: its integral requires more than {_PANELS} panels, use a lower speed",
             )
 
     def _panel_before(self, t: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:

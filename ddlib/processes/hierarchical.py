@@ -59,12 +59,13 @@ class Hierarchical(LevelProcess):
 
         require(
             len(formulas) == hierarchy.depth,
-            f"formulas holds {len(formulas)} formulas, must be one for each of the {hierarchy.depth} levels below the "
-            "mask",
+            f"formulas holds {len(formulas)} formulas, must hold one for each of the {hierarchy.depth} levels below "
+            "the mask",
         )
         speeds = hierarchy.speeds
         require(
-            set(speeds) == {1.0}, f"speed of the hierarchy is {speeds}, must be 1: formulas say how fast levels empty"
+            set(speeds) == {1.0},
+            f"speed of the hierarchy is {speeds}, must be 1: the formulas determine the speed of each edge",
         )
         return Hierarchical(hierarchy, Occupancies(formulas).schedules())
 

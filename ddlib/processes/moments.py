@@ -57,7 +57,7 @@ def table(edges: Tensor, mean: Tensor, square: Tensor, length: int, chance: floa
     """
     require(
         bool((mean.isfinite() & square.isfinite()).all()),
-        "time_moments gives NaN or infinity inside (0, 1), must be finite: name another density of times",
+        "time_moments returns NaN or infinity inside (0, 1), must be finite: pass another density of times",
     )
     # square - mean^2 loses digits where almost all positions are alike; m^2 dominates there
     height = ((chance * mean) ** 2 + (square - mean**2).clamp_min(0) / length).sqrt()
@@ -137,8 +137,6 @@ def dense_moments(process: Any, t: Times, nats: float) -> tuple[Float64[Tensor, 
 def _checked(given: Sequence[float], wanted: int, rule: str) -> list[float]:
     require(len(given) == wanted, f"divergences has {len(given)} entries, must have {rule}")
     return [
-        check_number(
-            f"divergences[{i}]", nats, 1e-6, 1e6, "positive nats: a level that costs nothing is never drawn for"
-        )
+        check_number(f"divergences[{i}]", nats, 1e-6, 1e6, "positive nats: levels of divergence 0 would get no draws")
         for i, nats in enumerate(given)
     ]

@@ -147,5 +147,5 @@ def token_frequencies(frequency: Any, hierarchy: Hierarchy) -> Float64[Tensor, "
     check_shape("frequency", counts, (size,), f"(V,) = ({size},): one number per token")
     require(bool(counts.isfinite().all()), "frequency holds NaN or infinity, must be finite")
     require(bool((counts >= 0).all()), f"frequency holds {float(counts.min()):g}, must be at least 0")
-    require(bool(counts.sum() > 0), "frequency is 0 everywhere, must be above 0 at some token")
+    require(bool(counts.sum() > 0), "frequency is 0 everywhere, must be above 0 for at least one token")
     return counts / counts.sum()

@@ -29,7 +29,7 @@ class Uniform(Interpolating):
     def __init__(self, vocab_size: int, schedule: Schedule) -> None:
         check_schedule(schedule)
         if vocab_size == 1:
-            raise ValueError("vocab_size is 1, must be at least 2: one token has nowhere to jump")
+            raise ValueError("vocab_size is 1, must be at least 2: a single token has no other to jump to")
         super().__init__(vocab_size, masked=False, uniform=True)
         self.schedule = schedule
 

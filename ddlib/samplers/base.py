@@ -153,7 +153,7 @@ class Sampler(ReversePart):
         Raises:
             TypeError: the sampler has no such matrix.
         """
-        raise TypeError(f"{type(self).__name__} does not give the distribution of its step")
+        raise TypeError(f"{type(self).__name__} has no method that returns the distribution of its step")
 
     def check_length(self, length: int) -> None:
         """Raise ValueError unless sequences of this length are supported; all are by default."""
@@ -180,8 +180,8 @@ class Sampler(ReversePart):
             possible = (process.token_likelihood(states, times) > 0).any(-1)
             require(
                 bool(possible.all()),
-                f"{self!r} ended with states at t = {float(t.min()):g} to which no token leads: "
-                "its steps must take every position along as time runs to 0",
+                f"{self!r} ended with states at t = {float(t.min()):g} that have probability 0 given any token: its "
+                "steps must move every position to t = 0",
             )
             scores = run.sharpen(posterior_logits(process, logits, states, times))[:, 0]
             result[predictions.b, predictions.i] = draw_logits(scores, u[predictions.b, predictions.i])

@@ -73,7 +73,8 @@ class Confidence(OrderedSampler):
         require(score in _SCORES, f"score is {score!r}, must be one of {', '.join(map(repr, _SCORES))}")
         require(
             per_step is None or threshold is None,
-            f"per_step is {per_step} and threshold is {threshold}, must be one of them: either counts or scores decide",
+            f"per_step is {per_step} and threshold is {threshold}, only one may be given: either counts or scores "
+            "determine the positions",
         )
         self.score = score
         self.per_step: int | str | None = per_step
@@ -117,8 +118,8 @@ class Confidence(OrderedSampler):
             need = -(-edges // self.per_step)
             require(
                 run.steps >= need,
-                f"steps is {run.steps}, must be at least {need}: a row has {edges} edges to go down, "
-                f"and per_step is {self.per_step}",
+                f"steps is {run.steps}, must be at least {need}: a row must descend {edges} edges, and per_step is "
+                f"{self.per_step}",
             )
         if self.edit is None:
             return state
@@ -232,7 +233,7 @@ _SCORES: Mapping[str, _Score] = {
 def _bound(name: str, value: float, score: str) -> float:
     """Return a threshold, checked to be in the range of the score."""
     kind = _SCORES[score]
-    number = check_number(name, value, -math.inf, math.inf, f"{kind.rule}, where {score} lies")
+    number = check_number(name, value, -math.inf, math.inf, f"{kind.rule}, the range of {score}")
     meets = kind.meets(number)
-    require(not meets, f"{name} is {value}, must be {kind.rule}, where {score} lies: {meets} meets it")
+    require(not meets, f"{name} is {value}, must be {kind.rule}, the range of {score}: {meets} satisfies it")
     return number

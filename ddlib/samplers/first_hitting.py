@@ -19,7 +19,7 @@ class FirstHitting(Sampler):
         force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
     """
 
-    requires, instead = LevelProcess, "Ancestral serves it"
+    requires, instead = LevelProcess, "use Ancestral"
     on_time_grid = by_times = False
     supports_constraint = True
 

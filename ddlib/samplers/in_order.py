@@ -53,7 +53,7 @@ class InOrder(OrderedSampler):
             raise TypeError(
                 f"pace is {pace!r}, must be one whose positions move in turn, such as LeftToRight or Patches"
             )
-        require(not pace.random, f"pace is {pace!r}, must have an order without chance")
+        require(not pace.random, f"pace is {pace!r}, must have a deterministic order")
         self.pace, self.score, self.whole = pace, score, whole
         self._inside = None if score is None else Confidence(score)
         self.consistent_joint = not whole or pace.size == 1

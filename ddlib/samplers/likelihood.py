@@ -20,7 +20,7 @@ from ddlib.samplers.runtime.reverse_step import transition_log_prob
 from ddlib.typing import Denoiser, PaddingMask, Tokens
 from ddlib.utils.validation import check_count, check_devices, check_padding, check_shape, require
 
-_INSTEAD = "ddlib.bound has an upper bound of -log p(x) for every process"
+_INSTEAD = "ddlib.bound computes an upper bound of -log p(x) for every process"
 
 
 class Likelihood(NamedTuple):
@@ -98,7 +98,7 @@ def likelihood(
         (tensor([0.0156], dtype=torch.float64), 3)
     """
     order = Confidence() if order is None else order
-    require(steps is None or group is None, f"steps is {steps} and group is {group}, must be one of them")
+    require(steps is None or group is None, f"steps is {steps} and group is {group}, only one may be given")
     free = free_positions(process, x, order, mask, given)
     network = ModelWrapper(process, denoiser, parameterization, compact)
     calls, terms = 0, torch.zeros(x.shape, dtype=torch.float64, device=x.device)
@@ -146,7 +146,7 @@ def free_positions(
     else:
         if not isinstance(given, Tensor) or given.dtype != torch.bool:
             got = given.dtype if isinstance(given, Tensor) else type(given).__name__
-            raise TypeError(f"given has dtype {got}, must be a torch.bool tensor, True at tokens that stand")
+            raise TypeError(f"given has dtype {got}, must be a torch.bool tensor, True at given tokens")
         check_shape("given", given, x.shape, f"that of x, {tuple(x.shape)}")
         check_devices(x=x, given=given)
         free = ~given
@@ -198,8 +198,8 @@ def _block(network: ModelWrapper, pace: Pace | None, length: int) -> int:
         return length
     if not isinstance(pace, Pace) or pace.block is None:
         raise TypeError(
-            f"pace is {pace!r}, must go block by block from left to right, as Blocks(32), or be None: another order of "
-            "positions is a sampler, InOrder(pace)"
+            f"pace is {pace!r}, must be block by block from left to right, such as Blocks(32), or None: use the "
+            "sampler InOrder(pace) for another order of positions"
         )
     pace.parts(length)
     network.capabilities.check_time_input(0, repr(pace))
@@ -225,37 +225,37 @@ def check_likelihood(process: ForwardProcess, order: Sampler) -> None:
     """
     if not isinstance(order, OrderedSampler):
         raise TypeError(
-            f"order is {order!r}, must be a sampler that chooses by the states alone which position goes next, such as "
-            f"Confidence() or LeftToRight(): of others a text has no likelihood in closed form; {_INSTEAD}"
+            f"order is {order!r}, must be a sampler that chooses the next position by the states only, such as "
+            f"Confidence() or LeftToRight(): with others the likelihood of a sequence has no closed form; {_INSTEAD}"
         )
     require(
         order.deterministic,
-        f"order is {order!r}, must choose without chance: a likelihood would be the mean over all its choices; "
-        f"{_INSTEAD}",
+        f"order is {order!r}, must choose positions deterministically: otherwise a likelihood is the mean over all "
+        f"choices; {_INSTEAD}",
     )
     require(
         not order.replaces_tokens,
-        f"order is {order!r}, must leave tokens as they are drawn: where edit replaces some, many ways lead to a text; "
+        f"order is {order!r}, must keep drawn tokens: where edit replaces some, many paths end at the same sequence; "
         f"{_INSTEAD}",
     )
     ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=process.device)
     if not isinstance(process, LevelProcess):
         raise TypeError(
-            f"an exact likelihood needs a process with levels, {process!r} has none: its tokens may be wrong and drawn "
-            f"again, so that many ways lead to a text; {_INSTEAD}"
+            f"an exact likelihood needs a process with levels, {process!r} has none: its tokens may be wrong and "
+            f"drawn again, so many paths end at the same sequence; {_INSTEAD}"
         )
     chances = process.level_transition(*ends[:, None])
     top = len(process.levels) - 1
     crossed = [j for j in range(1, top + 1) if not process.subtree_logits_suffice(j, j - 1)]
     if crossed:
         raise TypeError(
-            f"an exact likelihood needs one way down to each token, in {process!r} tokens may leave their cluster, as "
-            f"where xi < 1: what is in level {crossed[0] - 1} may come from several states of level {crossed[0]}; "
-            f"{_INSTEAD}"
+            f"an exact likelihood needs one path from the mask to each token, in {process!r} tokens may leave their "
+            f"cluster, as with xi < 1: a state in level {crossed[0] - 1} may have several parents in level "
+            f"{crossed[0]}; {_INSTEAD}"
         )
     late = 1 - float(chances[0, 0, -1])
     require(
         process.levels[-1] == 1 and (process.exact_ends or late <= 0),
-        f"an exact likelihood needs a process that starts at the mask alone, {process!r} has {late:.3g} of its tokens "
-        f"below it at t = 1; {_INSTEAD}",
+        f"an exact likelihood needs a process with only masks at t = 1, {process!r} has a share of {late:.3g} of its "
+        f"tokens below the mask; {_INSTEAD}",
     )

@@ -99,7 +99,7 @@ def order_costs(
     """
     order = Confidence() if order is None else order
     if not isinstance(keep, bool):
-        raise TypeError(f"keep is {keep!r}, must be True or False: the three orders would see other cached values")
+        raise TypeError(f"keep is {keep!r}, must be True or False: the three orders would have different cached values")
     free = free_positions(process, x, order, mask, given)
     assert isinstance(order, OrderedSampler)
     network, first = ModelWrapper(process, denoiser, parameterization, compact), LeftToRight(order.force_transition)

@@ -17,7 +17,7 @@ from ddlib.typing import Times, Tokens
 from ddlib.utils.renamed import Renamed
 from ddlib.utils.validation import require
 
-_RANDOM_NOISE = "train on random noise, ddlib.training_loss, for other processes"
+_RANDOM_NOISE = "for other processes train on random noise, with ddlib.training_loss"
 _GRID = 257
 """Number of times at which the expected level is tabulated; in between it is interpolated."""
 
@@ -57,7 +57,7 @@ class OrderedSampler(Sampler):
         force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
     """
 
-    requires, instead = LevelProcess, "Psi serves it, in no order"
+    requires, instead = LevelProcess, "use Psi, which has no order"
     on_time_grid = by_times = False
     supports_constraint = True
     sure, wanted, looks = Renamed("confidence"), Renamed("select"), Renamed("uses_predictions")
@@ -252,14 +252,14 @@ def check_order(process: ForwardProcess, order: Sampler) -> None:
     """
     if not isinstance(order, OrderedSampler):
         raise TypeError(
-            f"order is {order!r}, must be a sampler that chooses which position goes next, such as Confidence() or "
+            f"order is {order!r}, must be a sampler that chooses the next position, such as Confidence() or "
             f"LeftToRight(); {_RANDOM_NOISE}"
         )
     if not isinstance(process, LevelProcess):
         raise TypeError(f"an order needs a process with levels, {process!r} has none; {_RANDOM_NOISE}")
     require(
         process.levels[-1] == 1 and process.exact_ends,
-        f"an order needs a process that starts at the mask alone, {process!r} does not; {_RANDOM_NOISE}",
+        f"an order needs a process with only masks at t = 1, {process!r} has others; {_RANDOM_NOISE}",
     )
     require(
         all(schedule.support == (0, 1) for schedule in process.schedules),
@@ -268,9 +268,9 @@ def check_order(process: ForwardProcess, order: Sampler) -> None:
     )
     require(
         not order.replaces_tokens,
-        f"order is {order!r}, must leave tokens as they are drawn: edit is for sampling alone, leave it out",
+        f"order is {order!r}, must keep drawn tokens: edit is only for sampling, omit it",
     )
     require(
         not order.by_times,
-        f"order is {order!r}, must choose without a time grid, which training does not have: leave out per_step",
+        f"order is {order!r}, must choose without a time grid, which training does not have: omit per_step",
     )

@@ -100,7 +100,7 @@ class Particles(Sampler):
         if not isinstance(sampler, Sampler):
             raise TypeError(f"sampler is {sampler!r}, must be a ddlib.samplers.Sampler object such as Ancestral()")
         if isinstance(sampler, Particles):
-            raise TypeError(f"sampler is {sampler!r}, must not be particles itself: add the rewards up, raise number")
+            raise TypeError(f"sampler is {sampler!r}, must not be Particles: add the rewards and increase number")
         if not callable(reward) or isinstance(reward, type):
             raise TypeError(f"reward is {reward!r}, must be a function (z, t) -> (N,) of states (N, L) and times (N,)")
         self.sampler, self.reward, self.number = sampler, reward, check_count("number", number)
@@ -194,8 +194,8 @@ class Particles(Sampler):
         lost = (weight == -torch.inf).all(-1)
         if bool(lost.any()):
             raise ValueError(
-                f"reward is -inf for every particle of row {int(lost.nonzero()[0])} {when}, must be finite for one of "
-                f"the {self.number} at least: ask for more particles, or for a reward that falls more gently"
+                f"reward is -inf for every particle of row {int(lost.nonzero()[0])} {when}, must be finite for at "
+                f"least one of the {self.number}: use more particles, or a reward with smaller differences"
             )
         return cloud._replace(state=state, gain=gain, weight=weight)
 
@@ -204,7 +204,7 @@ class Particles(Sampler):
         reward = self.reward(z, t)
         if not isinstance(reward, Tensor) or reward.is_complex():
             raise TypeError(f"reward(z, t) is {reward!r}, must be a tensor (N,) of real numbers")
-        check_shape("reward(z, t)", reward, (len(z),), f"(N,) = ({len(z)},), a number for each text of states")
+        check_shape("reward(z, t)", reward, (len(z),), f"(N,) = ({len(z)},), a number for each sequence of states")
         check_devices(reward=reward, z=z)
         reward = reward.detach().to(torch.float64)
         gain = self.scale * reward if self.scale else torch.zeros_like(reward)
@@ -213,7 +213,7 @@ class Particles(Sampler):
             first = int(bad.nonzero()[0])
             raise ValueError(
                 f"reward is {reward[first].item()} for particle {first % self.number} of row {first // self.number} "
-                f"{when}, must be finite, or -inf for what is not wanted at all, and so must scale * reward be"
+                f"{when}, must be finite, or -inf for excluded states; scale * reward must be as well"
             )
         return gain
 

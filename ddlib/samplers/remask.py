@@ -66,7 +66,7 @@ class Remask(Sampler):
     t_off: float
     plateau: float
 
-    requires, instead = LevelProcess, "Psi serves it"
+    requires, instead = LevelProcess, "use Psi"
     supports_constraint = True
 
     def __init__(

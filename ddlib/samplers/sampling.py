@@ -122,18 +122,19 @@ def sample(
     check_process(process, denoiser)
     sampler.check(process)
     if not isinstance(shape, Sequence):
-        raise TypeError(f"shape is {shape!r}, must be (B, L): sequences, and tokens of each")
+        raise TypeError(f"shape is {shape!r}, must be (B, L): the number of sequences and their length")
     require(len(shape) == 2, f"shape is {tuple(shape)}, must be (B, L)")
     for name, size in zip("BL", shape, strict=True):
         check_count(f"shape's {name}", size)
     if times is not None:
         require(
             steps is None or steps == times.numel() - 1,
-            f"steps is {steps} and times holds {times.numel()}, must be one of them: a grid has its steps",
+            f"steps is {steps} and times holds {times.numel()}, only one may be given: times determine the number of "
+            "steps",
         )
         require(
             sampler.by_times or callable(temperature) or callable(top_p),
-            f"times is given, and {sampler!r} goes by their number alone: pass steps={times.numel() - 1}",
+            f"times is given, and {sampler!r} only uses the number of steps: pass steps={times.numel() - 1}",
         )
     truncation = Truncation(temperature, top_p, top_k, min_p)
     for ending in endings:
@@ -141,17 +142,24 @@ def sample(
             raise TypeError(f"endings holds {ending!r}, must be ddlib.samplers.Ending objects such as EndOfText(token)")
         ending.check(process)
         if not sampler.supports_stopping:
-            raise TypeError(f"endings holds {ending!r}, which {sampler!r} cannot serve: a row is several texts there")
+            raise TypeError(
+                f"endings holds {ending!r}, which {sampler!r} does not support: a row has several sequences"
+            )
     if length is not None:
         if not isinstance(length, Length):
             raise TypeError(f"length is {length!r}, must be a ddlib.samplers.Length object such as RhoEOS(token)")
         length.check(process, sampler)
         if memory:
-            raise TypeError(f"length is {length!r} and memory is True, must be False: features belong to positions")
+            raise TypeError(
+                f"length is {length!r} and memory is True, must be False: features belong to fixed positions"
+            )
     if constraint is not None:
         check_constraint(constraint, process, sampler, endings)
         if length is not None:
-            raise TypeError(f"constraint is {constraint!r} and length is {length!r}, must be None: L is the length")
+            raise TypeError(
+                f"constraint is {constraint!r} and length is {length!r}, must be None: a constraint is for sequences "
+                "of the fixed length L"
+            )
     vetoes = [ending.forbids for ending in endings]
     processors = LogitProcessors(process, forbidden, repetition_penalty, vetoes, shape[1])
     target = torch.device(device) if device is not None else process.device if prompt is None else prompt.device
@@ -166,7 +174,7 @@ def sample(
     check_reuse(reuse, pace, model.capabilities, sampler)
     for name, rule in (("length", length), ("constraint", constraint)):
         if rule is not None and model.capabilities.has_step_distribution:
-            raise TypeError(f"{name} is {rule!r}, and {denoiser!r} steers the distribution of z_s: steer on='words'")
+            raise TypeError(f"{name} is {rule!r}, and {denoiser!r} guides the distribution of z_s: use on='words'")
     if constraint is not None:
         constraint = constraint.to(target).without(forbidden).over(token_ancestors(process))
         check_satisfiable(constraint, fixed.masked_fill(free, process.num_states - 1), endings)
@@ -180,14 +188,16 @@ def sample(
     for ending in endings:
         fixed = ending.trim(fixed, free)
     if constraint is not None and not bool(constraint.accepts(fixed).all()):
-        raise RuntimeError(f"{sampler!r} states supports_constraint and drew a sequence that {constraint!r} rejects")
+        raise RuntimeError(
+            f"{sampler!r} has supports_constraint = True and drew a sequence that {constraint!r} rejects"
+        )
     return fixed
 
 
 def _seeded(seeds: Sequence[int], generator: Generator, rows: int, device: torch.device) -> KeyedGenerator:
     if not isinstance(seeds, Sequence):
         raise TypeError(f"seeds is {seeds!r}, must hold one for each of the {rows} rows of shape")
-    require(generator is None, f"seeds is {seeds!r} and generator is {generator!r}, must be one of them")
+    require(generator is None, f"seeds is {seeds!r} and generator is {generator!r}, only one may be given")
     require(len(seeds) == rows, f"seeds holds {len(seeds)}, must be {rows}, one for each row of shape")
     index = torch.tensor([check_count("seeds", seed, 0) for seed in seeds], device=device)
     return KeyedGenerator(0, 0, index)
@@ -198,8 +208,11 @@ def _grid(steps: int | None, times: Tensor | None) -> Tensor:
         return torch.linspace(1, 0, check_count("steps", 128 if steps is None else steps) + 1, dtype=torch.float64)
     require(times.ndim == 1 and len(times) > 1, f"times has shape {tuple(times.shape)}, must be (steps + 1,)")
     grid = times.to(torch.float64)
-    require(bool((grid.diff() < 0).all()), f"times {times.tolist()} must be strictly decreasing")
-    require(float(grid[0]) == 1 and float(grid[-1]) == 0, f"times runs {times[0]}..{times[-1]}, must run from 1 to 0")
+    require(bool((grid.diff() < 0).all()), f"times is {times.tolist()}, must be strictly decreasing")
+    require(
+        float(grid[0]) == 1 and float(grid[-1]) == 0,
+        f"times is {times[0]}..{times[-1]}, must begin with 1 and end with 0",
+    )
     return grid
 
 
@@ -209,7 +222,9 @@ def _prompt(
     """Return the fixed tokens, (B, L), and the positions of the others, which are to be drawn, (B, L) bool."""
     fixed = torch.zeros(shape, dtype=torch.int64, device=device)
     free = torch.ones(shape, dtype=torch.bool, device=device)
-    require(prompt is not None or not infill, "infill is True and prompt is None: there are no masks to fill in")
+    require(
+        prompt is not None or not infill, "infill is True and prompt is None, must be given: infill unmasks its masks"
+    )
     if prompt is None:
         return fixed, free
     require(prompt.ndim in (1, 2), f"prompt has shape {tuple(prompt.shape)}, must be (P,) or (B, P)")
@@ -217,7 +232,10 @@ def _prompt(
         return fixed, free
     given = prompt[None] if prompt.ndim == 1 else prompt
     check_tokens("prompt", given, process.num_states, "states")
-    require(given.shape[1] <= shape[1], f"prompt has {given.shape[1]} tokens, the sequence only {shape[1]}")
+    require(
+        given.shape[1] <= shape[1],
+        f"prompt has {given.shape[1]} tokens, must have at most {shape[1]}, the length of the sequence",
+    )
     check_shape("prompt", given.expand(shape[0], -1) if len(given) == 1 else given, (shape[0], None), "(P,) or (B, P)")
     tokens = given < process.vocab_size
     if infill:
@@ -226,7 +244,7 @@ def _prompt(
         require(bool(tokens.all()), "prompt holds masks or clusters, must be tokens unless infill=True")
     require(
         bool((tokens | (given == process.num_states - 1)).all()),
-        f"prompt holds clusters, must be tokens and, to be filled in, the mask {process.num_states - 1}",
+        f"prompt holds clusters, must be tokens, or the mask {process.num_states - 1} where infill=True draws a token",
     )
     fixed[:, : given.shape[1]] = torch.where(tokens, given, 0)
     free[:, : given.shape[1]] = ~tokens

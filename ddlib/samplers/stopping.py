@@ -27,7 +27,9 @@ class Ending(ABC):
 
     def check_constraint(self, constraint: Automaton) -> None:
         """Raise TypeError unless the tokens that it fixes keep a constraint, as ``EndOfText`` with its ``end`` does."""
-        raise TypeError(f"constraint is {constraint!r}, which {self!r} cannot serve: it fixes tokens without it")
+        raise TypeError(
+            f"constraint is {constraint!r}, which {self!r} does not support: it sets tokens without the constraint"
+        )
 
     @abstractmethod
     def finished(
@@ -91,7 +93,10 @@ class EndOfText(Ending):
     def __init__(self, token: int, least: int = 0, last: bool = True, fill: int | None = None) -> None:
         self.token, self.least = check_count("token", token, 0), check_count("least", least, 0)
         self.last = last
-        require(last or fill is None, f"fill is {fill} and last is False: nothing is filled where more may follow")
+        require(
+            last or fill is None,
+            f"fill is {fill} and last is False: fill requires last=True, since other tokens may follow",
+        )
         self.fill = self.token if fill is None else check_count("fill", fill, 0)
 
     def check(self, process: ForwardProcess) -> None:
@@ -102,13 +107,13 @@ class EndOfText(Ending):
     def check_constraint(self, constraint: Automaton) -> None:
         if self.least:
             raise TypeError(
-                f"constraint is {constraint!r} and least of {self!r} is {self.least}, must be 0: a smallest length is "
+                f"constraint is {constraint!r} and least of {self!r} is {self.least}, must be 0: a minimum length is "
                 "part of the constraint"
             )
         if self.last and not constraint.ends_by(self.token, self.fill):
             raise TypeError(
-                f"constraint is {constraint!r}, which {self!r} cannot serve: any number of fill tokens must be "
-                "accepted behind its token, as behind the end of the constraint"
+                f"constraint is {constraint!r}, which {self!r} does not support: the constraint must accept any "
+                "number of fill tokens after the token, as after its own end"
             )
 
     def finished(

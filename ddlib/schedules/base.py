@@ -161,8 +161,9 @@ class Schedule(Part):
         if share > _NOTHING:
             end = float(self.inverse(torch.tensor(5e-324, dtype=torch.float64)))
             raise ValueError(
-                f"{what} is too slow for {self!r}, which is 0 in float64 from t = {end:.6g} on: {share:.2g} of the "
-                "tokens are not noise by then. Use a speed of at least 0.05, or a schedule that overrides hazard"
+                f"{what} is too slow for {self!r}, which is 0 in float64 from t = {end:.6g} on: at that time a share "
+                f"of {share:.2g} of the tokens is not noise. Use a speed of at least 0.05, or a schedule that "
+                "overrides hazard"
             )
 
     @cached_property

@@ -87,8 +87,8 @@ class Occupancies:
                     )
                 require(
                     sum(shares) <= 1 + _NEGATIVE,
-                    f"formulas have the sum {mpmath.nstr(sum(shares), 8)} at t = {float(t):g}, must be at most 1: the "
-                    "rest is the mask",
+                    f"formulas have the sum {mpmath.nstr(sum(shares), 8)} at t = {float(t):g}, must be at most 1: "
+                    "the difference to 1 is the probability of the mask",
                 )
 
 

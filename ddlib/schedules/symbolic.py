@@ -77,7 +77,7 @@ def _build(node: ast.expr, text: str) -> sympy.Expr:
             a, b = _build(left, text), _build(right, text)
             if isinstance(op, ast.Pow):  # sympy would expand 9**9**9 before any check of the result
                 small = not b.is_number or bool(abs(b) <= 1000)
-                require(small, f"formula {text!r} has the power {b}, at most 1000 is allowed")
+                require(small, f"formula {text!r} has the exponent {b}, must be at most 1000")
             return _OPERATORS[type(op)](a, b)
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
             return _FUNCTIONS[name](_build(argument, text))
@@ -99,7 +99,7 @@ def limit(expression: sympy.Expr, point: int, wanted: int) -> tuple[Any, bool]:
         found = sympy.limit(expression, TIME, point, "+" if point == 0 else "-")
         return found, sympy.simplify(found - wanted) == 0 or abs(complex(sympy.N(found)) - wanted) < 1e-12
     except (TypeError, ValueError, ArithmeticError, NotImplementedError) as error:
-        return f"nothing that sympy can find ({type(error).__name__})", False
+        return f"a limit that sympy cannot compute ({type(error).__name__})", False
 
 
 def _tail(expression: sympy.Expr, terms: int = 12) -> tuple[float, list[float]] | None:
@@ -151,7 +151,7 @@ def parsed(formula: str | sympy.Expr) -> sympy.Expr:
         raise TypeError(f"formula is {formula!r}, must be a string or a sympy expression")
     expression = parse(formula) if isinstance(formula, str) else formula
     names = {symbol.name for symbol in expression.free_symbols}
-    require(names <= {"t"}, f"formula {formula} has the symbols {sorted(names)}, must be in t alone")
+    require(names <= {"t"}, f"formula {formula} has the symbols {sorted(names)}, must have only t")
     return expression.subs({symbol: TIME for symbol in expression.free_symbols})
 
 
@@ -167,7 +167,10 @@ def exact_text(given: str | sympy.Expr, expression: sympy.Expr) -> str:
     except ValueError:
         same = False
     if not same:
-        raise TypeError(f"formula {text!r} is not the same as a string, must be given as one to have plain values")
+        raise TypeError(
+            f"formula {text!r} changes when it is converted to a string, must be passed as a string to have plain "
+            "values"
+        )
     return text
 
 

@@ -43,9 +43,7 @@ class Window(Schedule):
             check_number("start", start, 0, 1, "in [0, 1)"),
             check_number("end", end, 0, 1, "in (0, 1]"),
         )
-        require(
-            self.end - self.start >= 1e-6, f"the window from {start} to {end} leaves no time, must be at least 1e-6"
-        )
+        require(self.end - self.start >= 1e-6, f"the window from {start} to {end} is too short, must be at least 1e-6")
 
     @property
     def support(self) -> tuple[float, float]:

@@ -17,7 +17,7 @@ _FORMER = {
         ("guidance", "guidance"),
     )
 }  # fmt: skip
-"""Former functions, one for each kind: ``check`` serves all."""
+"""Former functions, one for each kind: ``check`` supports all."""
 
 
 def check(subject: Any, level: str = "quick") -> Report:
@@ -49,9 +49,9 @@ def check_registered(kind: str, name: str, level: str = "quick") -> list[Report]
     try:
         examples = list(cls.examples())
     except TypeError as error:
-        raise AssertionError(f"{cls.__name__} gives no examples, override examples(): {error}") from error
+        raise AssertionError(f"{cls.__name__} has no examples, override examples(): {error}") from error
     if not examples:
-        raise AssertionError(f"{cls.__name__}.examples() is empty, must give at least one")
+        raise AssertionError(f"{cls.__name__}.examples() is empty, must return at least one")
     return [_check_kind(cls, example, level) for example in examples]
 
 
@@ -59,7 +59,7 @@ def former(name: str) -> Callable[..., Report]:
     """Return a former function of ``ddlib.testing`` by name, with a warning: ``check`` for objects of one kind."""
     if name not in _FORMER:
         raise AttributeError(f"module 'ddlib.testing' has no attribute {name!r}")
-    message = f"ddlib.testing.{name} is ddlib.testing.check now; the former name goes with the next release"
+    message = f"ddlib.testing.{name} is ddlib.testing.check now; the next release removes the former name"
     warnings.warn(message, DeprecationWarning, stacklevel=3)
     return partial(_check_kind, _FORMER[name])
 

@@ -103,7 +103,7 @@ class TimeDensity(Part):
         for bad, rule in (
             (~g.isfinite(), "must be finite"),
             (g < 0, "must not be negative"),
-            (g == 0, "must be positive: the bound's weight is not 0 there, and what is never drawn would be missing"),
+            (g == 0, "must be positive: the bound's weight is not 0 there, so times without draws would bias it"),
         ):
             if bool(bad.any()):
                 raise ValueError(f"{name}: density({t[bad][0].item():.6g}) is {g[bad][0].item():.6g}, {rule}")
@@ -111,14 +111,14 @@ class TimeDensity(Part):
             rule = f"must be {end}: a density integrates to one"
             require(abs(value - end) < 1e-9, f"{name}: cumulative({end}) is {value:.6g}, {rule}")
         rise = self.cumulative(t).diff()
-        for bad, rule in ((~rise.isfinite(), "is not finite beside"), (rise < 0, "falls after")):
+        for bad, rule in ((~rise.isfinite(), "is not finite near"), (rise < 0, "falls after")):
             if bool(bad.any()):
                 raise ValueError(f"{name}: cumulative {rule} t = {t[:-1][bad][0].item():.6g}, must rise from 0 to 1")
         middle = (t[1:] + t[:-1]) / 2
         apart = float((rise - self.density(middle) * t.diff()).abs().sum())
         require(
             apart < _ROUGHLY,
-            f"{name}: cumulative and the integral of density differ by {apart:.3g} in all, must be the same",
+            f"{name}: cumulative and the integral of density differ by up to {apart:.3g}, must be equal",
         )
 
     def __repr__(self) -> str:

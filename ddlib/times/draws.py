@@ -70,16 +70,16 @@ def _check_positions(generator: KeyedGenerator, strata: bool) -> None:
         warn_once(
             "keyed twice",
             f"the index of the KeyedGenerator holds {int(twice)} twice: these rows have the same time and noise; it "
-            f"{must}, or say scattered=True if rows share their noise by intention",
+            f"{must}, or pass scattered=True if rows share their noise intentionally",
         )
         return
     median, most = int(gaps.median()), 2 + 64 / len(gaps)
     if strata and median > most and median > most * math.gcd(*gaps.tolist()):
         warn_once(
             "keyed apart",
-            f"the index of the KeyedGenerator lies {median} apart (the median of {len(gaps)} distances), as numbers "
-            f"drawn from a data set do: times are then not stratified, and means over them have a larger error; it "
-            f"{must}, or say scattered=True if other calls take the positions between",
+            f"the values in the index of the KeyedGenerator are {median} apart (the median of {len(gaps)} "
+            "distances), like numbers of random examples: times are then not stratified, and means over them have a "
+            f"larger error; it {must}, or pass scattered=True if other calls use the positions between them",
         )
 
 
@@ -140,7 +140,10 @@ def sample_times(
     check_interval(interval)
     if isinstance(generator, KeyedGenerator):
         home = generator.index.device
-        require(n == len(generator.index), f"n is {n}, must be the {len(generator.index)} examples of the generator")
+        require(
+            n == len(generator.index),
+            f"n is {n}, must be {len(generator.index)}, the number of examples of the generator",
+        )
         _check_positions(generator, strata=method != "iid")
     else:
         home = torch.device("cpu") if generator is None else generator.device
@@ -182,7 +185,7 @@ def placed(
         return Place(time, density.weight(time, interval), time)
     require(
         check_count("steps", steps) <= 10**9,
-        f"steps is {steps}, must be at most 10^9: finer grids are the continuous bound",
+        f"steps is {steps}, must be at most 10^9: use the continuous bound instead of finer grids",
     )
     low, high = interval
     early = ((time - low) / (high - low) * steps).floor().clamp(0, steps - 1)

@@ -50,8 +50,8 @@ class Tabulated(TimeDensity):
         if bool(bad.any()):
             first = int(bad.nonzero()[0])
             raise ValueError(
-                f"masses[{first}] is {float(masses[first])}, must be positive and finite: where nothing is drawn the "
-                "bound would miss what its weight has there"
+                f"masses[{first}] is {float(masses[first])}, must be positive and finite: times that are not drawn "
+                "would bias the bound"
             )
         shares = masses / masses.max()
         self.edges, self.masses = edges, shares / shares.sum()
@@ -62,8 +62,8 @@ class Tabulated(TimeDensity):
         if bool(lost.any()):
             first = int(lost.nonzero()[0])
             raise ValueError(
-                f"masses[{first}] is {float(masses[first])}, nothing beside {float(masses.max()):g}: must be at least "
-                "1e-16 of their sum, or nothing is drawn there"
+                f"masses[{first}] is {float(masses[first])}, negligible compared with {float(masses.max()):g}, must "
+                "be at least 1e-16 of the sum: times that are not drawn would bias the bound"
             )
 
     @classmethod

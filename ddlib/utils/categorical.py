@@ -40,7 +40,8 @@ def draw(weights: Float[Tensor, "*n K"], u: Float64[Tensor, "*n"]) -> Int64[Tens
     sums = padded.sum(-1)
     if visible(sums):
         require(
-            bool((sums.sum(-1) > 0).all()), "weights holds a row without mass or with NaN, must have some to draw from"
+            bool((sums.sum(-1) > 0).all()),
+            "weights holds a row that is 0 everywhere or has NaN, must have a positive sum in each row",
         )
     block, left = _invert(sums, u * sums.sum(-1, dtype=torch.float64))
     members = padded[torch.arange(rows, device=weights.device), block]

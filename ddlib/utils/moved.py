@@ -83,7 +83,7 @@ class Redirection(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
         warnings.warn(
-            f"{name} is {MOVED[name]} now; the former path goes with the next release", DeprecationWarning, stacklevel=2
+            f"{name} is {MOVED[name]} now; the next release removes the former path", DeprecationWarning, stacklevel=2
         )
         sys.modules[name] = import_module(MOVED[name])
 

@@ -81,8 +81,8 @@ class PositiveParameter(Float64Module):
         # an initial value at a limit may exceed it by rounding
         if not LOW * (1 - 1e-9) <= value <= HIGH * (1 + 1e-9):
             raise ValueError(
-                f"{self.name}[{worst}] was learned to {value:g}, must stay {RULE}: "
-                "the bound asks for 0 or infinity, or the steps of its learning are too long"
+                f"{self.name}[{worst}] has the learned value {value:g}, must stay {RULE}: the optimum of the bound is "
+                "0 or infinity, or the learning rate is too large"
             )
 
 

@@ -43,8 +43,8 @@ class Float64Module(nn.Module):
             device = fn(torch.empty(0, dtype=tensor.dtype, device=tensor.device)).device
             if tensor.is_meta and device.type != "meta":
                 raise RuntimeError(
-                    f"the constants of {type(self).__name__} are on meta, where they hold nothing: make it again, or "
-                    "keep it on the CPU until it moves to a device"
+                    f"the constants of {type(self).__name__} are on the meta device, where they have no values: "
+                    "create it again, or keep it on the CPU until it moves to a device"
                 )
             return tensor.to(device)
 

@@ -85,7 +85,7 @@ class KeyedGenerator:
         rows, per_row = self.index.shape[0], math.prod(shape[1:])
         require(
             len(shape) > 0 and shape[0] == rows,
-            f"shape is {tuple(shape)}, must start with the {rows} examples of this generator",
+            f"shape is {tuple(shape)}, must start with {rows}, the number of examples of this generator",
         )
         block = torch.arange((per_row + 1) // 2, device=self.index.device)
         index = self.index[:, None]

@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 def _warn(former: str, present: str) -> None:
-    message = f"{former} is {present} now; the former name goes with the next release"
+    message = f"{former} is {present} now; the next release removes the former name"
     warnings.warn(message, DeprecationWarning, stacklevel=3)
 
 

@@ -175,7 +175,7 @@ def _tensor(base: type[Tensor], details: Sequence[Any]) -> Any:
             case "LayoutDetail":
                 raise TypeError(f"{detail!r} cannot be checked: jaxtyping checks shapes and dtypes, not memory layouts")
             case other:
-                raise TypeError(f"a detail of class {other} cannot be checked: only shapes and dtypes are understood")
+                raise TypeError(f"a detail of class {other} cannot be checked: only shapes and dtypes are supported")
     kind: Any = Shaped
     if dtypes is not every:
         names = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)
@@ -210,7 +210,7 @@ def _axis(dim: tuple[Any, Any]) -> tuple[str, str | None]:
     named = isinstance(name, str)  # otherwise None or a sentinel: any name
     for word in (name, size):
         if isinstance(word, str) and (word.startswith("_") or not word.isidentifier()):
-            raise TypeError(f"axis {word!r} cannot be checked: to jaxtyping only a name like 'batch' is a name")
+            raise TypeError(f"axis {word!r} cannot be checked: an axis in jaxtyping must have a name like 'batch'")
     if size is ...:
         return (f"*{name}" if named else "..."), None
     if not named:
@@ -252,7 +252,7 @@ def install(*packages: str) -> None:
     for name in packages:
         # ddlib calls this on its first line, when it is partially imported
         if name in sys.modules and not getattr(sys.modules[name].__spec__, "_initializing", False):
-            raise RuntimeError(f"{name} is imported already: call shapecheck.install({name!r}) before")
+            raise RuntimeError(f"{name} is imported already: call shapecheck.install({name!r}) before its import")
     sys.meta_path.insert(0, _Finder(packages))
 
 

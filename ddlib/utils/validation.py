@@ -133,7 +133,7 @@ def check_logits(logits: Tensor, shape: Sequence[int], vocab_size: int, states: 
     found = logits.shape[-1]
     if states is None:
         rule = f"the process has vocab_size {vocab_size}: " + (
-            "the network must score the tokens of this process and nothing else (no mask, no clusters, no padding)"
+            "the network must have one logit per token of this process and no others (no mask, no clusters, no padding)"
         )
     else:
         tokens = ", and those of tokens have V, parameterization='cavity'" if found == vocab_size else ""

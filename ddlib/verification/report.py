@@ -54,15 +54,15 @@ class Counterexample:
         if self.message:
             return self.message
         if self.allowed == math.inf:
-            return f"no answer at {place}"
+            return f"no result at {place}"
         return f"{self.quantity} at {place}: {self._numbers(digits)}"
 
     def _numbers(self, digits: int) -> str:
         off = abs(self.got - self.expected)
         if math.isnan(self.got) and math.isnan(self.expected):
-            return "nan, and so is what it is held to"
+            return "expected nan, got nan"
         if off == 0:
-            return f"{self.got:.{digits}g} as expected, but the tolerance came out as {self.allowed:.3g}"
+            return f"{self.got:.{digits}g} as expected, but the tolerance is {self.allowed:.3g}"
         while f"{self.expected:.{digits}g}" == f"{self.got:.{digits}g}":
             digits += 1
         text = f"expected {self.expected:.{digits}g}, got {self.got:.{digits}g}"
@@ -110,14 +110,14 @@ class Check:
         if self.ok is None:
             return f"{line}\n       does not apply: {self.note}"
         if self.ok:
-            return f"{line}\n       held to {self.tolerance}; worst case {self.worst:.1e} of that{self.worst_at}"
+            return f"{line}\n       tolerance {self.tolerance}; error at most {self.worst:.1e} of it{self.worst_at}"
         found, after = self.counterexample, [f"follows from {self.follows}"] if self.follows else []
         if found is None:
-            return _indented(line, [f"held to {self.tolerance}", self.note, *after])
+            return _indented(line, [f"tolerance {self.tolerance}", self.note, *after])
         if found.message or self.note:
             lines = [f"on {found.subject}", str(found), self.note, f"in {self.place}" if self.place else ""]
         else:
-            lines = [f"held to {self.tolerance}", f"on {found.subject}", str(found), self.means]
+            lines = [f"tolerance {self.tolerance}", f"on {found.subject}", str(found), self.means]
         return _indented(line, [*dict.fromkeys(lines), found.hint, *after])
 
     def in_short(self) -> str:
@@ -207,7 +207,9 @@ class Report:
                 reasons.setdefault(check.in_short(), []).append(check.name)
         lines = [str(cause)]
         if same:
-            lines.append(_wrapped(f"{_INDENT}{_counted(same, 'more check ends', 'more checks end')} there: ", same))
+            lines.append(
+                _wrapped(f"{_INDENT}{_counted(same, 'more check fails', 'more checks fail')} at this line: ", same)
+            )
         if reasons:
             count = _counted([name for names in reasons.values() for name in names], "failure", "failures")
             lines.append(f"{_INDENT}{count} that may follow from it:")
@@ -216,12 +218,12 @@ class Report:
             lines.append(f"{_INDENT}  {name}: {why}")
         if unanswered:
             count = _counted(unanswered, "check", "checks")
-            lines.append(_wrapped(f"{_INDENT}{count} without an answer, perhaps because of it: ", unanswered))
+            lines.append(_wrapped(f"{_INDENT}{count} without a result, possibly because of it: ", unanswered))
         return "\n".join(lines)
 
     def _verdict(self) -> str:
         applied = [check for check in self.checks if check.ok is not None]
-        held = f"{sum(check.ok is True for check in applied)} of {len(applied)} checks hold"
+        held = f"{sum(check.ok is True for check in applied)} of {len(applied)} checks pass"
         if self.ok:
             return f"verified: {held} ({self.seconds:.1f} s)"
         causes = [check for check in self.failures if not check.follows]

@@ -71,9 +71,12 @@ def weighted(
     if weighting is None:
         return weight
     found = weighting(process, weight.to(torch.float64), x, z, t)
-    require(found.shape == z.shape, f"{weighting!r} gives weights of shape {tuple(found.shape)}, z {tuple(z.shape)}")
+    require(
+        found.shape == z.shape,
+        f"{weighting!r} returns weights of shape {tuple(found.shape)}, must be that of z, {tuple(z.shape)}",
+    )
     if visible(found) and not bool((found >= 0).all()):
-        raise ValueError(f"{weighting!r} gives the weight {float(found.min())}, must be 0 or more")
+        raise ValueError(f"{weighting!r} returns the weight {float(found.min())}, must be 0 or more")
     return found
 
 

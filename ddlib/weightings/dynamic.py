@@ -59,8 +59,8 @@ class Dynamic(Weighting):
     def _mixing(self, process: ForwardProcess) -> Interpolating:
         if not isinstance(process, Interpolating):
             raise TypeError(
-                f"{self!r} needs the mixing schedule of GIDD, {type(process).__name__} has none (no scale, gamma and "
-                f"mixture): Clip({self.high:g}) and Constant() serve every process"
+                f"{self!r} requires the mixing schedule of GIDD, {type(process).__name__} has none (no scale, gamma "
+                f"and mixture): use Clip({self.high:g}) or Constant(), which support every process"
             )
         return process
 

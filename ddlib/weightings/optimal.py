@@ -35,7 +35,7 @@ class Optimal(Weighting):
 
     @property
     def about(self) -> str:
-        return f"every time as loud, for {self.length} token{'s' * (self.length > 1)}"
+        return f"equal magnitude at all times, for {self.length} token{'s' * (self.length > 1)}"
 
     def __call__(
         self, process: ForwardProcess, weight: Float64[Tensor, "B L"], x: Tokens, z: Tokens, t: Times

@@ -48,7 +48,7 @@ class PerLevel(Weighting):
         depth = len(process.levels) - 1
         if depth == 0:
             raise TypeError(
-                f"factors is {self.factors}, {type(process).__name__} has tokens alone: no level above to weigh"
+                f"factors is {self.factors}, {type(process).__name__} has only tokens: no level above them to weight"
             )
         require(
             len(self.factors) == depth,

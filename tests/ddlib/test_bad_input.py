@@ -80,11 +80,11 @@ HIERARCHY = r"""
     Tree([[0, 0, 1], 2]) | ValueError | parents\[1\] has shape \(\).*\(children,\)
     Tree([0, 0, 1], vocab_size=4) | ValueError | parents has 3 entries, must have 4.*mask
     Tree([0.0, 0.0, 1.0]) | TypeError | parents has dtype torch.float32.*integers
-    Tree({0: 0, 1: 0, 2: 1}) | TypeError | parents is a dict.*one vector per edge, or one vector alone
+    Tree({0: 0, 1: 0, 2: 1}) | TypeError | parents is a dict.*one vector per edge, or a single vector
     Tree(torch.tensor(3)) | TypeError | parents is a Tensor.*one vector per edge
     Tree("001") | TypeError | parents is a str.*one vector per edge
     dd.presets.hdlm(3) | TypeError | parents is a int.*one vector per edge
-    dd.presets.hdlm([[0, 0, 1], [0, 0]]) | ValueError | parents holds 2 levels of clusters, hdlm has one
+    dd.presets.hdlm([[0, 0, 1], [0, 0]]) | ValueError | parents holds 2 levels of clusters, must hold one
     Tree([]) | ValueError | parents is empty.*Flat
     Tree([[]]) | (TypeError, ValueError) | parents\[0\]
     Tree([[0, 0, 1, 1], [0, 0, 0]]) | ValueError | parents\[1\] has 3 entries, must have 2
@@ -121,11 +121,11 @@ SCHEDULE = r"""
     Symbolic("1 - u") | ValueError | '1 - u' holds 'u', must be built from
     Symbolic("__import__('os')") | ValueError | __import__.*must be built from
     Symbolic("1 -") | ValueError | '1 -' cannot be read
-    Symbolic("9**9**9*(1 - t)") | ValueError | power 387420489, at most 1000
+    Symbolic("9**9**9*(1 - t)") | ValueError | exponent 387420489, must be at most 1000
     Symbolic("1") | ValueError | formula 1 is constant.*decrease from 1 to 0
     Symbolic("(1 - t)/0") | ValueError | formula.*\(1 - t\)/0
     Symbolic("(1 - t)*exp(exp(exp(exp(9))))") | ValueError | formula
-    Symbolic(1 - sympy.Symbol("s")) | ValueError | symbols \['s'\], must be in t alone
+    Symbolic(1 - sympy.Symbol("s")) | ValueError | symbols \['s'\], must have only t
     Symbolic(3) | TypeError | formula is 3.*string or a sympy expression
     Polynomial(0) | ValueError | power is 0.*\[0.001, 1000\]
     Polynomial("2") | TypeError | power is '2'.*number
@@ -191,7 +191,7 @@ LOGIT = r"""
     dd.weightings.Clip((0.0, 2.0)) | TypeError | high is \(0.0, 2.0\), must be a number
     loss(weighting=2.0) | TypeError | weighting is 2.0, must be a .*Weighting such as Clip\(2.0\)
     loss(weighting=(0.0, 2.0)) | TypeError | weighting is \(0.0, 2.0\), must be a .*Weighting
-    loss(weighting=dd.weightings.Dynamic()) | TypeError | Dynamic.* needs the mixing schedule of GIDD, .*none
+    loss(weighting=dd.weightings.Dynamic()) | TypeError | Dynamic.* requires the mixing schedule of GIDD, .*none
     dd.weightings.Dynamic(0.0) | ValueError | high is 0.0
     dd.weightings.Constant(-1.0) | ValueError | value is -1.0
     dd.weightings.Optimal(0) | ValueError | length is 0, must be at least 1
@@ -206,7 +206,7 @@ LOGIT = r"""
     loss(process=UNIFORM, z=X, mode="edges") | TypeError | mode is 'edges', which Uniform .*must be 'standard'
     loss(mode="soft") | ValueError | mode is 'soft'.*'standard', 'hard'
     loss(process=UNIFORM, z=X, mode="hard") | TypeError | mode is 'hard', which Uniform .*must be 'standard'
-    loss(process=UNIFORM, z=X, weighting=PerLevel([1.0])) | TypeError | factors.*Uniform has tokens alone
+    loss(process=UNIFORM, z=X, weighting=PerLevel([1.0])) | TypeError | factors.*Uniform has only tokens
     loss(weighting=PerLevel([1.0, 2.0])) | ValueError | factors has 2 entries, must have 1
     PerLevel([-1.0]) | ValueError | factors\[0\] is -1.0
     loss(reduction="sum") | ValueError | reduction is 'sum'.*'mean' or 'none'
@@ -224,7 +224,7 @@ DEVICE = r"""
     generate(generator=keyed(index=torch.arange(1).to(META))) | ValueError | generator is on meta.*cpu
     generate(device="meta") | ValueError | one device.*process on cpu
     MASKED.sample(X, T, 5) | TypeError | generator is 5
-    MASKED.sample(X, T, keyed(index=torch.arange(2))) | ValueError | shape is \(1, 3\).*2 examples
+    MASKED.sample(X, T, keyed(index=torch.arange(2))) | ValueError | shape is \(1, 3\), must start with 2
     keyed(seed=-1) | ValueError | seed is -1.*at least 0
     keyed(seed=2**63) | ValueError | seed is 9223372036854775808.*2\^63
     keyed(step=1.5) | TypeError | step is 1.5.*int
@@ -233,7 +233,7 @@ DEVICE = r"""
     keyed(index=ids(0)) | ValueError | index has shape \(1, 1\).*\(B,\)
     dd.sample_times(0) | ValueError | n is 0.*at least 1
     dd.sample_times(3, "sobol") | ValueError | method is 'sobol'.*'iid', 'stratified', 'antithetic'
-    dd.sample_times(3, generator=keyed()) | ValueError | n is 3.*the 1 examples
+    dd.sample_times(3, generator=keyed()) | ValueError | n is 3, must be 1
     dd.sample_times(3, interval=(0.5, 0.5)) | ValueError | interval is \(0.5, 0.5\).*low < high
     dd.sample_times(3, interval=(0.0, 1.1)) | ValueError | interval is \(0.0, 1.1\).*high <= 1
     dd.bound(MASKED, scores, X, interval=(NAN, 1.0)) | ValueError | interval is \(nan, 1.0\)
@@ -259,13 +259,13 @@ SAMPLER = r"""
     generate(temperature=NAN) | ValueError | temperature is nan.*>= 0
     generate(top_p=0.0) | ValueError | top_p is 0.0.*\(0, 1\]
     generate(top_p=1.1) | ValueError | top_p is 1.1.*\(0, 1\]
-    generate(times=torch.tensor([0.0, 1.0])) | ValueError | times \[0.0, 1.0\].*strictly decreasing
+    generate(times=torch.tensor([0.0, 1.0])) | ValueError | times is \[0.0, 1.0\].*strictly decreasing
     generate(times=torch.tensor([1.0, 0.5, 0.5, 0.0])) | ValueError | times.*strictly decreasing
     generate(times=torch.tensor([1.0, NAN, 0.0])) | ValueError | times.*nan.*strictly decreasing
-    generate(times=torch.tensor([1.0, 0.25])) | ValueError | times runs 1.0..0.25.*from 1 to 0
+    generate(times=torch.tensor([1.0, 0.25])) | ValueError | times is 1.0..0.25.*begin with 1 and end with 0
     generate(times=torch.tensor([1.0])) | ValueError | times has shape \(1,\).*\(steps \+ 1,\)
     generate(times=[1.0, 0.0]) | TypeError | times
-    generate(prompt=ids(1, 2, 3, 4)) | ValueError | prompt has 4 tokens.*only 3
+    generate(prompt=ids(1, 2, 3, 4)) | ValueError | prompt has 4 tokens, must have at most 3
     generate(prompt=ids(1, 5)) | ValueError | prompt holds masks.*infill=True
     generate(CLUSTERS, prompt=ids(1, 5), infill=True) | ValueError | prompt holds clusters.*mask 7
     generate(prompt=ids(1, -1)) | ValueError | prompt holds -1.*\[0, 6\)

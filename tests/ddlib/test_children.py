@@ -277,12 +277,12 @@ test_bad_input = refuses(r"""
     dd.nelbo(MASKS, torch.zeros(1, 1, 8), *ONE, parameterization=dd.Children(Flat(9)))
         | ValueError | parameterization has a tree over 9 tokens, the process has vocab_size 8
     dd.nelbo(NOISE["gidd"], torch.zeros(1, 1, 8), *ONE, parameterization="children")
-        | ValueError | parameterization is 'children', GIDD has no hierarchy: give dd.Children
+        | ValueError | parameterization is 'children', GIDD has no hierarchy: pass dd.Children
     dd.nelbo(MASKS, torch.zeros(1, 1, 8), *ONE, parameterization="kids")
         | ValueError | parameterization is 'kids', must be one of 'cavity', 'posterior', 'children' or a dd.Children
     dd.Children(FOUR, "joint") | ValueError | parameterization is 'joint', must be
     dd.Children(FOUR, rows=torch.zeros(18, dtype=torch.int64)) | ValueError | rows holds a row twice
-    dd.Children(FOUR, rows=torch.arange(18) - 1) | ValueError | rows holds -1, must be rows of a matrix
+    dd.Children(FOUR, rows=torch.arange(18) - 1) | ValueError | rows holds -1, must be indices of rows
     dd.Children(FOUR, rows=torch.arange(8)) | ValueError | rows has shape \(8,\), must be \(S - 1,\) = \(18,\)
     dd.linear_nelbo(MASKS, torch.zeros(1, 1, 2), torch.zeros(8, 2), *ONE, parameterization=dd.Children(FOUR))
         | ValueError | weight has shape \(8, 2\), must be \(S - 1, D\).* = \(18, 2\); V rows are logits of tokens

@@ -279,8 +279,8 @@ test_refusals_name_the_argument_its_value_and_the_rule = refuses(r"""
     clustered(nested="sideways") | ValueError | nested is 'sideways'
     clustered(min_ratio=1.1) | ValueError | min_ratio is 1.1
     clustered(max_ratio=0.9) | ValueError | max_ratio is 0.9
-    clustered(num_clusters=4, min_ratio=0.9) | ValueError | min_ratio is 0.9: at least 2 each, 8 in all, but it is 6
-    clustered(num_clusters=4, max_ratio=1.0) | ValueError | max_ratio is 1.0: at most 1 each.*at least 1.33333
+    clustered(num_clusters=4, min_ratio=0.9) | ValueError | min_ratio is 0.9: at least 2 per cluster, 8 in total
+    clustered(num_clusters=4, max_ratio=1.0) | ValueError | max_ratio is 1.0: at most 1 per cluster.*at least 1.33333
     clustered(num_clusters=[3, 2], max_ratio=1.2) | ValueError | max_ratio is 1.2.*3 clusters into 2 clusters
     clustered(max_iters=0) | ValueError | max_iters is 0
     clustered(restarts=0) | ValueError | restarts is 0
@@ -375,7 +375,7 @@ def from_table(**table):
 
 test_bad_tables_are_refused = refuses(r"""
     from_table() | ValueError | table is empty
-    from_table(cow=["animal"]) | ValueError | 1 tokens that vocabulary lacks: ..cow
+    from_table(cow=["animal"]) | ValueError | 1 tokens that are not in vocabulary: ..cow
     from_table(cat=["animal"]) | ValueError | table lacks 3 tokens of vocabulary: ..dog', 'ivy', 'oak
     from_table(cat=["a"], dog=["a", "b"], ivy=["a"], oak=["a"]) | ValueError | 'dog', must be 1 names
     from_table(cat="a", dog="b", ivy="a", oak="b") | ValueError | table has 'a' for 'cat', must be 1 names
@@ -393,7 +393,7 @@ def test_a_csv_file_gives_a_tree(tmp_path):
     file.write_text("cat,a\ncat,b\n")
     with pytest.raises(ValueError, match="line 2: token 'cat' occurs twice"):
         csv_parents(file, VOCABULARY)
-    with pytest.raises(ValueError, match="vocabulary must have exactly ids"):
+    with pytest.raises(ValueError, match="vocabulary must contain exactly the ids"):
         table_parents({"cat": ["a"]}, {"cat": 1})
 
 

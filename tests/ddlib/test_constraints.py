@@ -438,7 +438,7 @@ def test_a_sampler_states_whether_it_draws_by_constraints(name):
         if sampler.supports_constraint:
             dd.sample(PROCESS, Table(), (9, 4), sampler, 5, constraint=WORDS)
         else:
-            with pytest.raises(TypeError, match=r"cannot serve|needs"):
+            with pytest.raises(TypeError, match=r"does not support|needs"):
                 dd.sample(PROCESS, Table(), (9, 4), sampler, 5, constraint=WORDS)
 
 
@@ -452,13 +452,13 @@ class Claims(Sampler):
 
 
 def test_a_sampler_that_breaks_the_constraint_is_found():
-    with pytest.raises(RuntimeError, match="states supports_constraint and drew a sequence that Automaton"):
+    with pytest.raises(RuntimeError, match="has supports_constraint = True and drew a sequence that Automaton"):
         dd.sample(PROCESS, Table(), (2, 4), Claims(), 2, constraint=WORDS)
 
 
 def test_nothing_is_evaluated_before_an_error():
     network, short = Table(), Automaton({0: {1: 1}}, 0, [1], V)
-    with pytest.raises(ValueError, match="no sequence of length 4 satisfies: take another length or constraint"):
+    with pytest.raises(ValueError, match="no sequence of length 4 satisfies: use another length or constraint"):
         dd.sample(PROCESS, network, (2, 4), constraint=short)
     prompt = torch.tensor([[0], [3]])
     with pytest.raises(ValueError, match="length 4 satisfies with the tokens that row 1 of the prompt gives"):
@@ -486,33 +486,33 @@ test_refused = refuses(r"""
     Automaton({}, 0, [], 4) | ValueError | accepting is empty, must hold a state
     Automaton({0: {4: 0}}, 0, [0], 4) | ValueError | transitions hold token 4, must be in \[0, 4\)
     Automaton({0: {-1: 0}}, 0, [0], 4) | ValueError | transitions hold token -1, must be in \[0, 4\)
-    Automaton({0: {1: 0}}, 0, [0], 4, end=1) | ValueError | end is 1, which has a transition in an accepting state
+    Automaton({0: {1: 0}}, 0, [0], 4, end=1) | ValueError | end is 1, by which an accepting state has a transition
     Automaton({0: {1: 0}}, 0, [0], 4, end=4) | ValueError | end is 4, must be in \[0, 4\)
     Automaton({0: {1: 0}}, 0, [0], 4, end=2, fill=4) | ValueError | fill is 4, must be in \[0, 4\)
     Automaton({0: {1: 0}}, 0, [0], 4, fill=2) | ValueError | fill is 2 and end is None
     Automaton({0: {1: 0}}, 0, [0], 0) | ValueError | vocab_size is 0
     draw("a*") | TypeError | constraint is 'a\*', must be a ddlib.samplers.Automaton
-    draw(process=Uniform(V, Linear())) | TypeError | which needs masks, clusters that .* Uniform.* cannot serve it
-    draw(process=GIDD(V, 0.5)) | TypeError | GIDD.* cannot serve it
+    draw(process=Uniform(V, Linear())) | TypeError | which needs masks, clusters that .* Uniform.* does not support it
+    draw(process=GIDD(V, 0.5)) | TypeError | GIDD.* does not support it
     draw(process=four()["xi"]) | TypeError | which needs masks, clusters that keep their tokens \(xi = 1\)
-    draw(process=Masked(V, Geometric())) | TypeError | nothing but masks at t = 1
+    draw(process=Masked(V, Geometric())) | TypeError | only masks at t = 1
     draw(process=Masked(V + 1, Linear()), network=Table(tokens=V + 1)) | ValueError | vocab_size=4, must be .* 5
-    draw(sampler=Euler()) | TypeError | constraint is Automaton.*, which Euler.* cannot serve
-    draw(sampler=dd.samplers.TauLeaping()) | TypeError | which TauLeaping.* cannot serve
-    draw(sampler=dd.samplers.ThetaTrapezoidal()) | TypeError | which ThetaTrapezoidal.* cannot serve
-    draw(sampler=Corrected(ThetaTrapezoidal(), ForwardBackward())) | TypeError | which Corrected.* cannot serve
-    draw(sampler=Confidence(edit=0.9)) | TypeError | which Confidence.* cannot serve
-    draw(sampler=Particles(Euler(), Count())) | TypeError | which Particles.* cannot serve
-    draw(length=RhoEOS(3, start=2)) | TypeError | and length is RhoEOS.*, must be None: L is the length
-    draw(endings=[Settled()]) | TypeError | which Settled.* cannot serve: it fixes tokens without it
+    draw(sampler=Euler()) | TypeError | constraint is Automaton.*, which Euler.* does not support
+    draw(sampler=dd.samplers.TauLeaping()) | TypeError | which TauLeaping.* does not support
+    draw(sampler=dd.samplers.ThetaTrapezoidal()) | TypeError | which ThetaTrapezoidal.* does not support
+    draw(sampler=Corrected(ThetaTrapezoidal(), ForwardBackward())) | TypeError | which Corrected.* does not support
+    draw(sampler=Confidence(edit=0.9)) | TypeError | which Confidence.* does not support
+    draw(sampler=Particles(Euler(), Count())) | TypeError | which Particles.* does not support
+    draw(length=RhoEOS(3, start=2)) | TypeError | and length is RhoEOS.*, must be None: a constraint is for sequences of
+    draw(endings=[Settled()]) | TypeError | which Settled.* does not support: it sets tokens without the constraint
     draw(endings=[EndOfText(3, least=2)]) | TypeError | least of EndOfText.* is 2, must be 0
-    draw(endings=[EndOfText(0)]) | TypeError | EndOfText.* cannot serve: any number of fill tokens must be accepted
-    draw(endings=[EndOfText(3, fill=1)]) | TypeError | any number of fill tokens must be accepted
+    draw(endings=[EndOfText(0)]) | TypeError | EndOfText.* must accept any number of fill tokens
+    draw(endings=[EndOfText(3, fill=1)]) | TypeError | must accept any number of fill tokens
     draw(Automaton({0: {1: 1}, 1: {1: 1, 2: 2}}, 0, [2], 4), endings=[EndOfText(1)]) | TypeError | any number of fill
     draw(WORDS.behind(1), endings=[EndOfText(3)]) | ValueError | whose first 1 positions must be given in prompt
-    draw(network=Steers()) | TypeError | steers the distribution of z_s: steer on='words'
+    draw(network=Steers()) | TypeError | guides the distribution of z_s: use on='words'
     draw(forbidden=[0]) | ValueError | no sequence of length 4 satisfies
-    draw(network=impossible) | ValueError | the network thinks all tokens impossible .* at position 0
+    draw(network=impossible) | ValueError | the network gives probability 0 to all tokens at position 0
     WORDS.behind(-1) | ValueError | number is -1
 """)
 

@@ -122,11 +122,11 @@ def test_a_closed_form_that_would_not_be_used_is_refused():
 
 def test_a_sampler_names_the_class_of_processes_that_it_requires():
     class OnlyUniform(dd.samplers.Ancestral):
-        requires, instead = Uniform, "Ancestral serves it"
+        requires, instead = Uniform, "use Ancestral"
 
     dd.samplers.EdgeBalance().check(Masked(3, Linear()))
     OnlyUniform().check(Uniform(3, Linear()))
-    with pytest.raises(TypeError, match=r"OnlyUniform needs a Uniform, GIDD\(.*\) is not one: Ancestral serves it"):
+    with pytest.raises(TypeError, match=r"OnlyUniform needs a Uniform, GIDD\(.*\) is not one: use Ancestral"):
         OnlyUniform().check(GIDD(3, 0.2))
 
 
@@ -247,7 +247,7 @@ def test_every_process_with_a_level_above_its_words_takes_factors_of_levels(proc
 def test_words_alone_have_no_level_to_weigh():
     for process in (Uniform(5, Linear()), RateMatrix(RING, Linear())):
         logits, x, z, t = batch(process, rows=4)
-        with pytest.raises(TypeError, match=f"{type(process).__name__} has tokens alone: no level above to weigh"):
+        with pytest.raises(TypeError, match=f"{type(process).__name__} has only tokens: no level above them to weight"):
             dd.training_loss(process, logits, x, z, t, weighting=PerLevel([1.0]))
 
 

@@ -291,20 +291,20 @@ test_bad_input_is_named_before_the_network_is_called = refuses(r"""
     controlled(temperature=lambda t: -t) | ValueError | temperature\(1\) is -1.0.*>= 0
     controlled(top_p=lambda t: "much") | TypeError | top_p\(1\) is 'much'
     controlled(forbidden=[6]) | ValueError | forbidden holds 6.*tokens in \[0, 6\)
-    controlled(forbidden=["the"]) | TypeError | forbidden holds 'the'.*numbers of tokens
+    controlled(forbidden=["the"]) | TypeError | forbidden holds 'the'.*token ids
     controlled(forbidden=range(6)) | ValueError | forbidden holds all tokens
     controlled(forbidden=[4, 1, 5]) | ValueError | forbidden holds all tokens of cluster \[2, 3\] of level 1
     controlled(repetition_penalty=0.9) | ValueError | repetition_penalty is 0.9.*at least 1
     controlled(endings=[4]) | TypeError | endings holds 4.*EndOfText\(token\)
     controlled(endings=[EndOfText(1)], sampler=Particles(Ancestral(), lambda z, t: t))
-        | TypeError | endings holds EndOfText.*Particles.*cannot serve: a row is several texts
+        | TypeError | endings holds EndOfText.*Particles.*does not support: a row has several sequences
     controlled(endings=[EndOfText(6)]) | ValueError | token of EndOfText.* is 6.*\[0, 6\)
     controlled(endings=[EndOfText(1, fill=9)]) | ValueError | fill of EndOfText.* is 9.*\[0, 6\)
     controlled(seeds=[1], generator=None) | ValueError | seeds holds 1, must be 2
     controlled(seeds=[1, -1], generator=None) | ValueError | seeds is -1
     dd.sample(MASKED, fixed(torch.eye(V)[2]), (2, 3), forbidden=[2])
-        | ValueError | forbidden tokens are all that the network thinks possible at position
+        | ValueError | forbidden contains all tokens to which the network gives a positive probability
     dd.sample(MASKED, fixed(PROBS), (2, 3), steps=2, temperature=lambda t: 1.0 if t == 1 else math.nan)
         | ValueError | temperature\(0\.5\) is nan
-    controlled(seeds=[1, 2], generator=torch.Generator()) | ValueError | seeds is \[1, 2\].*must be one of them
+    controlled(seeds=[1, 2], generator=torch.Generator()) | ValueError | seeds is \[1, 2\].*only one may be given
 """)

@@ -126,10 +126,10 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
     Corrected(Ancestral(), Gibbs(), 1, [0.5]) | ValueError | interval is \[0.5\], must be two times
     Corrected(Ancestral(), Gibbs(), 1, [0.5, 2]) | ValueError | interval\[1\] is 2, must be in \[0, 1\]
     Corrected(Ancestral(), Gibbs(), 1, [0.5, 0.5]) | ValueError | interval is .*, the earlier first
-    refused("masked", Gibbs()) | TypeError | Gibbs needs at least two states.*has 1: .*Remask takes them
+    refused("masked", Gibbs()) | TypeError | Gibbs needs at least two states.*has 1: .*use Remask
     refused("levels", Gibbs()) | TypeError | Gibbs needs at least two states.*never wrong.*Remask
-    refused("levels-xi", SelfCorrection()) | TypeError | SelfCorrection needs tokens that every other.*Remask
-    refused("gidd", EdgeBalance()) | TypeError | EdgeBalance needs a process with levels.*ForwardBackward ser
+    refused("levels-xi", SelfCorrection()) | TypeError | SelfCorrection needs a process whose tokens.*Remask
+    refused("gidd", EdgeBalance()) | TypeError | EdgeBalance needs a process with levels.*use ForwardBackward
 """)
 
 
@@ -165,7 +165,7 @@ test_values_that_cannot_be_are_refused_by_their_place = refuses(r"""
         | ValueError | samplers.corrector.position: no such key; did you mean positi
     build_corrected() | ValueError | samplers.corrector: is missing
     build_corrected(corrector="ddlib.samplers:Psi")
-        | TypeError | samplers.corrector: .*Psi gives Psi.*must be a ddlib.samplers.Corrector
+        | TypeError | samplers.corrector: .*Psi returns Psi.*must be a ddlib.samplers.Corrector
 """)
 
 

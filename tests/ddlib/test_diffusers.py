@@ -168,8 +168,8 @@ test_a_bad_scheduler_is_named_when_it_is_made = refuses(r"""
     scheduler(num_inference_steps=0) | ValueError | num_inference_steps is 0, must be at least 1
     scheduler(process=PROCESSES["end that is not exact"], num_inference_steps=1) | ValueError | at least 2
     scheduler(top_p=0.0) | ValueError | top_p
-    scheduler(sampler=FirstHitting()) | TypeError | FirstHitting\(.*one answer in a step
-    scheduler(sampler="theta_trapezoidal") | TypeError | ThetaTrapezoidal\(.*asks the network 2 times
+    scheduler(sampler=FirstHitting()) | TypeError | FirstHitting\(.*one output per step
+    scheduler(sampler="theta_trapezoidal") | TypeError | ThetaTrapezoidal\(.*calls the network 2 times
     scheduler(sampler=Corrected(Ancestral(), Gibbs(positions=1))) | TypeError | Corrected
 """)
 
@@ -180,8 +180,8 @@ def noised(word, *given, **options):
 
 test_bad_noise_is_refused = refuses(r"""
     noised(0, torch.zeros(2, 4), 0) | TypeError | noise is a tensor
-    noised(0, None, torch.tensor([0, 1, 2])) | ValueError | timesteps holds 3
+    noised(0, None, torch.tensor([0, 1, 2])) | ValueError | timesteps has 3
     noised(V, None, 0) | ValueError | original_samples holds 5
     noised(0, noise(1), 0, generator=noise(2))
-        | ValueError | noise and generator are both given, must be one of them
+        | ValueError | noise and generator are both given, only one may be given
 """)

@@ -301,7 +301,7 @@ test_refusals = refuses(
     RateMatrix([[-1.0, 1.0], [1.0, -1.0]], Window(Linear(), 0, 0.5)) | ValueError | must act from 0 to 1
     PerWord(Window(Linear(), 0, 0.5), [1.0, 1.0]) | ValueError | must act from 0 to 1
     Noisy(TREE, [Linear(), Linear()], 0.2) | TypeError | schedule is \[Linear
-    Window(Linear(), 0.5, 0.5) | ValueError | leaves no time
+    Window(Linear(), 0.5, 0.5) | ValueError | is too short
     Window(Linear(), -0.1, 0.5) | ValueError | start is -0.1
     Window(Geometric(), 0, 0.5) | ValueError | must be 1 at its start and 0 at its end
     Window(3, 0, 0.5) | TypeError | schedule is 3
@@ -309,7 +309,7 @@ test_refusals = refuses(
     Rate("1/(1-t) - 2") | ValueError | is -1 at t = .*must be a rate
     dd.presets.staged([0, 0, 1, 1], overlap=1.5) | ValueError | overlap is 1.5
     dd.presets.staged([[0, 0, 1, 1], [0, 0]]) | ValueError | staged_levels
-    Hierarchical.from_occupancies(TREE, ["1 - t"]) | ValueError | holds 1 formulas, must be one for each of the 2 levels
+    Hierarchical.from_occupancies(TREE, ["1 - t"]) | ValueError | holds 1 formulas, must hold one for each of the 2
     Hierarchical.from_occupancies(TREE, ["1 - t", "t"]) | ValueError | formulas\[1\] = t tends to 1 at t = 1, must be 0
     Hierarchical.from_occupancies(TREE, ["t", "1 - t"]) | ValueError | formulas\[0\] = t tends to 0 at t = 0, must be 1
     Hierarchical.from_occupancies(TREE, ["(1-t)**2", "3*t*(1-t)"]) | ValueError | flux over edge 1, from level 1 to 2,

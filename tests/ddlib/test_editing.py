@@ -153,7 +153,7 @@ test_refused = refuses(r"""
     Confidence(edit=-0.1) | ValueError | edit is -0.1, must be in \[0, 1\)
     Confidence(edit=0.5, edit_steps=-1) | ValueError | edit_steps is -1
     dd.likelihood(PROCESS, Pairs(), X, Confidence(edit=0.5)) | ValueError
-        | order is Confidence\(.*edit=0.5.*\), must leave tokens as they are drawn: where edit replaces some
-    dd.samplers.ordered.check_order(PROCESS, Confidence(edit=0.5)) | ValueError | tokens as they are drawn: edit is for
-    dd.order_costs(PROCESS, Pairs(), X, Confidence(edit=0.5), 2) | ValueError | must leave tokens as they are drawn
+        | order is Confidence\(.*edit=0.5.*\), must keep drawn tokens: where edit replaces some
+    dd.samplers.ordered.check_order(PROCESS, Confidence(edit=0.5)) | ValueError | keep drawn tokens: edit is only for
+    dd.order_costs(PROCESS, Pairs(), X, Confidence(edit=0.5), 2) | ValueError | must keep drawn tokens
 """)

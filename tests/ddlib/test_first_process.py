@@ -84,7 +84,7 @@ def test_an_exception_is_one_failure_with_the_line_of_its_author():
     text = str(report)
     assert text.count("AttributeError") == 1 and f"line {line}: return self.to_mask" in text
     followers = [check.name for check in report.failures[1:]]
-    assert len(followers) >= 9 and f"{len(followers)} more checks end there: distributions, Kolmogorov" in text
+    assert len(followers) >= 9 and f"{len(followers)} more checks fail at this line: distributions, Kolmogorov" in text
     assert "rates" not in followers and f"NOT VERIFIED: 1 failure, {len(followers)} that may follow" in text
 
 
@@ -118,13 +118,13 @@ def test_errors_inside_libraries_blame_no_caller():
 
 def test_the_report_shows_the_code_to_write():
     times = wrong("rate_matrix", lambda self, t: self.to_mask(-self.speed, torch.tan(t), 0.0))
-    assert 'write first, with the function of ddlib.processes: t = scalar(t, "t", self.device)' in failed(
+    assert 'begin with this line, with the function of ddlib.processes: t = scalar(t, "t", self.device)' in failed(
         times, "rates"
     )
     times = wrong("transition", lambda self, s, t: self.to_mask(self.speed, torch.exp(s - t), 1.0))
     assert "s, t = span(s, t, self.device)" in failed(times, "distributions")
     mine = wrong("alpha", lambda self, t, xp=torch: math.cos(math.pi * t / 2), Schedule)
-    assert "xp is torch, sympy or mpmath: write xp. in place of math." in failed(mine, "ends")
+    assert "xp is torch, sympy or mpmath: write xp. instead of math." in failed(mine, "ends")
 
 
 def test_a_mistake_in_reduced_is_refuted_and_a_constructor_without_super_is_named():
@@ -247,8 +247,8 @@ def test_two_numbers_are_never_printed_alike():
     assert shown(0.5) == "q at t = 0.9, z = 2: expected 1, got 0.5"
     assert shown(1 + 2**-45).endswith("expected 1, got 1.00000000000003 (off by 2.8e-14, allowed 0)")
     assert shown(1 + 2**-52).endswith("expected 1, got 1.0000000000000002 (off by 2.2e-16, allowed 0)")
-    assert shown(math.nan, math.nan).endswith("nan, and so is what it is held to")
-    assert shown(1.0, allowed=math.nan).endswith("1 as expected, but the tolerance came out as nan")
+    assert shown(math.nan, math.nan).endswith("expected nan, got nan")
+    assert shown(1.0, allowed=math.nan).endswith("1 as expected, but the tolerance is nan")
     assert shown(math.inf) == "q at t = 0.9, z = 2: expected 1, got inf"
 
 
@@ -265,19 +265,19 @@ def test_two_numbers_are_never_printed_alike():
          "marginal(x, t) is torch.float64 of shape (1, 2, 2), must be torch.float64 of shape (1, 2, 3)"),
         ("transition", lambda self, s, t: None, "answers", "transition(s, t) is NoneType, must be torch.float64"),
         ("transition", lambda self, s, t: Paced.transition(self, s, t + 0.1).float().double() if t < 0.6 else
-         Paced.transition(self, s, t), "distributions", "the error is of float32's size: compute functions of time"),
+         Paced.transition(self, s, t), "distributions", "the error has the size of float32 rounding: compute"),
         ("marginal", lambda self, x, t: Paced.marginal(self, x, t.double() * (1 + 1e-6 * (t.dtype != torch.float64)))
          .to(t.dtype), "float32", "torch.float32 against torch.float64: compute functions of time in float64"),
         ("marginal", lambda self, x, t: Paced.marginal(self, x, t).double(), "dtypes and shapes",
          "marginal of torch.float32 arguments is torch.float64, must be torch.float32"),
         ("marginal", lambda self, x, t: gather_columns(each_time(lambda u: self.transition(0.0, u), t).mT, x % 2),
          "refusals",
-         "marginal takes x = 2, where tokens are 0 to 1: must raise a ValueError or TypeError that says so\n"
+         "marginal takes x = 2, where tokens are 0 to 1: must raise a ValueError or TypeError that describes it\n"
          "       write as the first line of marginal: self.check_inputs(x=x, t=t)"),
         ("marginal", lambda self, x, t: gather_columns(each_time(lambda u: self.transition(0.0, u), t)[:, :2].mT, x),
          "refusals",
          "marginal raises IndexError for x = 2"),
-        ("speed", torch.tensor([1.0, 3.0]).double(), "moves", "left behind by .to(device)"),
+        ("speed", torch.tensor([1.0, 3.0]).double(), "moves", "not moved by .to(device)"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )  # fmt: skip
@@ -286,7 +286,7 @@ def test_the_report_explains_a_wrong_method(method, new, name, message):
         mine = Paced()
         mine.within = torch.nn.Module()  # of torch, which moves no attribute
         mine.within.table = new
-        assert "as an attribute of a ddlib.utils.precision.Float64Module" in failed(mine, name)
+        assert "if it is an attribute of a ddlib.utils.precision.Float64Module" in failed(mine, name)
     else:
         mine = wrong(method, new)
     assert message in failed(mine, name)
@@ -312,10 +312,10 @@ def test_the_command_is_short_without_v_and_full_with_it(capsys, monkeypatch, tm
     assert short[:2] == ["Linear(), level quick",
                          "  ok   schedule: ends, decreasing, derivative, rate, inverse, elementwise"]  # fmt: skip
     assert short[2] == "  ok   arguments: values"
-    assert len(short) == 4 and short[3].startswith("verified: 7 of 7 checks hold")
+    assert len(short) == 4 and short[3].startswith("verified: 7 of 7 checks pass")
     assert main(["verify", "ddlib.schedules:Linear", "-v"]) == 0
     full = capsys.readouterr().out
-    assert "alpha decreases strictly" in full and "held to exactly; worst case" in full
+    assert "alpha decreases strictly" in full and "tolerance exactly; error at most" in full
     (tmp_path / "hasty.py").write_text("def process():\n    return 1 + 'a'\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(SystemExit):

@@ -179,7 +179,7 @@ def test_tokens_excluded_by_a_part_stay_excluded():
     assert guided([never, 0, 0, 0], [never, 1, 0, 0], 3.0) == [never, -2, 0, 0]
     assert guided([never, 0, 0, 0], [0, 1, 0, 0], 0.5) == [never, 0.5, 0, 0]
     assert guided([0, 0, 0, 0], [never, 1, 0, 0], 0.5) == [never, 0.5, 0, 0]
-    with pytest.raises(ValueError, match=r"unconditional takes choice 0 at position \(0, 0\).*strength 3 > 1"):
+    with pytest.raises(ValueError, match=r"unconditional gives choice 0 at position \(0, 0\) .*strength 3 > 1"):
         guided([0, 0, 0, 0], [never, 1, 0, 0], 3.0)
 
 
@@ -262,7 +262,7 @@ test_refused_by_name_value_and_rule = refuses(r"""
     ClassifierFree(MASKS, None, flat(4), 2.0) | TypeError | conditional is None, must be a denoiser
     ClassifierFree(MASKS, flat(4), 3, 2.0) | TypeError | unconditional is 3, must be a denoiser
     ClassifierFree(MASKS, flat(4), flat(5), 2.0)(Z, at(0.5))
-        | ValueError | conditional has 4 columns and unconditional has 5 columns: they must be of one vocabulary
+        | ValueError | conditional has 4 columns and unconditional has 5 columns, must have the same number
     ClassifierFree(MASKS, flat(5), flat(5), 2.0)(Z, at(0.5))
         | ValueError | conditional: logits has 5 columns, the process has vocab_size 4
     ClassifierFree(MASKS, flat(4), flat(4, float("nan")), 2.0)(Z, at(0.5))
@@ -273,12 +273,12 @@ test_refused_by_name_value_and_rule = refuses(r"""
     ClassifierBased(MASKS, flat(4), None) | TypeError | classifier is None, must be a function
     ClassifierBased(MASKS, flat(4), flat(4), how="both") | ValueError | how is 'both', must be one of 'exact'
     ClassifierBased(MASKS, flat(4), flat(4), True) | TypeError | strength is True
-    classed(torch.zeros(2, 2))() | ValueError | classifier's answer has shape \(2, 2\), must be \(B,\) = \(1,\)
-    classed(0.5)() | TypeError | classifier gives float, must be a floating-point tensor \(B,\)
-    classed(lambda s: s.sum((1, 2)) * float("nan"))() | ValueError | classifier's answer holds \[nan\]
-    classed(lambda s: s.sum((1, 2)) + float("inf"))() | ValueError | classifier's answer holds \[inf\]
-    classed(lambda s: s.sum((1, 2)) - float("inf"))() | ValueError | classifier gives -inf for a text as it stands
-    classed(lambda s: s.detach().sum((1, 2)), "first order")() | ValueError | classifier gives no gradient
+    classed(torch.zeros(2, 2))() | ValueError | classifier's output has shape \(2, 2\), must be \(B,\) = \(1,\)
+    classed(0.5)() | TypeError | classifier returns float, must be a floating-point tensor \(B,\)
+    classed(lambda s: s.sum((1, 2)) * float("nan"))() | ValueError | classifier's output holds \[nan\]
+    classed(lambda s: s.sum((1, 2)) + float("inf"))() | ValueError | classifier's output holds \[inf\]
+    classed(lambda s: s.sum((1, 2)) - float("inf"))() | ValueError | classifier returns -inf for a current sequence
+    classed(lambda s: s.detach().sum((1, 2)), "first order")() | ValueError | classifier has no gradient
     classed(lambda s: (0 * s).sum((1, 2)).sqrt(), "first order")() | ValueError | gradient with NaN or infinity
 """)
 

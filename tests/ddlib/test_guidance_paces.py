@@ -64,7 +64,7 @@ def test_the_part_that_takes_one_time_is_named(lacks):
 def test_step_distributions_and_blocks_together_are_refused_by_name():
     process = KINDS["gidd"]
     parts = [with_own_times(Lookup(process, seed)) for seed in (1, 2)]
-    with pytest.raises(TypeError, match=r"steers the distribution of z_s.* on='words'"):
+    with pytest.raises(TypeError, match=r"guides the distribution of z_s.* on='words'"):
         dd.sample(process, ClassifierFree(process, *parts, 2.0, "states"), (3, 4), steps=4, pace=Blocks(2))
     guided = ClassifierFree(process, *parts, 2.0)
     with pytest.raises(TypeError, match=r"the denoiser ClassifierFree has block_size None, must be 2"):

@@ -53,14 +53,14 @@ def test_step_distributions_without_token_probabilities_require_ancestral(name):
     calls, rows = guidance.conditional.calls, guidance.conditional.rows
     others = (Psi(0.5), Euler(), Ancestral(True), Corrected(Ancestral(), ForwardBackward()))
     for sampler in others:
-        with pytest.raises(TypeError, match=r"steers the distribution of z_s: Ancestral\(\) draws from it.*on='words'"):
+        with pytest.raises(TypeError, match=r"guides the distribution of z_s: use Ancestral\(\), or on='words'"):
             guided(guidance, sampler)
     for option in ({"temperature": 0.5}, {"top_p": lambda t: 1 - t / 2}, {"min_p": 0.1}, {"forbidden": [2]}):
-        with pytest.raises(TypeError, match=r"temperature.*token distributions.*leave them"):
+        with pytest.raises(TypeError, match=r"temperature.*token distributions.*keep the defaults"):
             guided(guidance, **option)
-    with pytest.raises(TypeError, match=r"gives the distribution of the next state"):
+    with pytest.raises(TypeError, match=r"guides the distribution of the next state"):
         guided(guidance, endings=[dd.samplers.Settled()])
-    with pytest.raises(TypeError, match=r"gives the distribution of the next state.*Ancestral"):
+    with pytest.raises(TypeError, match=r"guides the distribution of the next state.*Ancestral"):
         dd.bound(guidance.process, guidance, torch.zeros(2, 3, dtype=torch.int64))
     assert (guidance.conditional.calls, guidance.conditional.rows) == (calls, rows)
 
@@ -71,7 +71,7 @@ def test_particles_steer_as_the_sampler_inside_does():
     assert torch.equal(guided(guidance, Particles(Ancestral(), lambda z, t: 0.0 * t, 1), shape=(40, 5)), words)
     wanted = Particles(Ancestral(), lambda z, t: 3.0 * (z == 2).sum(-1).double(), 8)
     assert (guided(guidance, wanted, shape=(40, 5)) == 2).sum() > 2 * (words == 2).sum()
-    with pytest.raises(TypeError, match=r"Particles.*steers the distribution of z_s"):
+    with pytest.raises(TypeError, match=r"Particles.*guides the distribution of z_s"):
         guided(guidance, Particles(Euler(), lambda z, t: 0.0 * t, 2))
 
 

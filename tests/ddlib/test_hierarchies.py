@@ -226,7 +226,7 @@ test_bad_arguments_are_refused = refuses(r"""
     zoo.PROCESSES["masked"].small_copy(0) | ValueError | ^vocab_size is 0
     zoo.PROCESSES["gidd"].small_copy(0) | ValueError | ^vocab_size is 0
     zoo.PROCESSES["levels-xi"].small_copy(0) | ValueError | ^vocab_size is 0
-    zoo.PROCESSES["plain"].small_copy(2) | TypeError | offers no reduction
+    zoo.PROCESSES["plain"].small_copy(2) | TypeError | has no reduction
     Tree([torch.zeros(0, dtype=torch.int64)]) | ValueError | ^parents\[0\] has shape \(0,\)
     parent_map([0, -1]) | ValueError | ^parents holds -1
     Tree([[0, 0, 1]], speed=[1.0, 0.9e-3]) | ValueError | ^speed\[1\] is .*in \[0\.001, 1000\]

@@ -22,15 +22,15 @@ def draw(sampler=None, process=PROCESS, rows=24, **options):
 
 
 test_an_argument_that_would_be_ignored_is_refused = refuses(r"""
-    draw(steps=4, times=GRID) | ValueError | steps is 4 and times holds 9, must be one of them
+    draw(steps=4, times=GRID) | ValueError | steps is 4 and times holds 9, only one may be given
     draw(infill=True) | ValueError | infill is True and prompt is None
     EndOfText(3, last=False, fill=2) | ValueError | fill is 2 and last is False
     dd.Measure.ratio(torch.ones(3), torch.ones(3), "nats", batch=torch.zeros(3).long())
         | ValueError | batch is given
     dd.paces.Together().draw(4, 3, steps=10, weigh=False) | ValueError | weigh is False and steps is 10
     draw(S.FirstHitting(), times=GRID) | ValueError | times is given.*FirstHitting.*pass steps=8
-    draw(S.Confidence(), times=GRID) | ValueError | goes by their number alone
-    draw(Particles(LeftToRight(), lambda z, t: t), times=GRID) | ValueError | goes by their number alone
+    draw(S.Confidence(), times=GRID) | ValueError | only uses the number of steps
+    draw(Particles(LeftToRight(), lambda z, t: t), times=GRID) | ValueError | only uses the number of steps
 """)
 
 

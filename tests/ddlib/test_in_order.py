@@ -139,14 +139,14 @@ def test_objects_other_than_orders_are_refused():
     process = LEVELS["masked"]
     for pace, error, message in (
         (Together(), TypeError, "pace is Together.*must be one whose positions move in turn"),
-        (RandomOrder(), ValueError, "pace is RandomOrder.*must have an order without chance"),
+        (RandomOrder(), ValueError, "pace is RandomOrder.*must have a deterministic order"),
         ("patches", TypeError, "pace is 'patches'"),
     ):
         with pytest.raises(error, match=message):
             InOrder(pace)
     with pytest.raises(ValueError, match="score is 'luck', must be one of"):
         InOrder(LeftToRight(), "luck")
-    with pytest.raises(ValueError, match=r"shape is \(2, 2\), must have as many pixels as a sequence positions, 6"):
+    with pytest.raises(ValueError, match=r"shape is \(2, 2\), must have as many pixels as a sequence has positions, 6"):
         dd.sample(process, Halves(process), (1, 6), InOrder(Patches((2, 2), (1, 1))), 6)
     with pytest.raises(ValueError, match="lanes is 4, must divide the length of the sequence, 6"):
         dd.sample(process, Halves(process), (1, 6), InOrder(Lanes(4)), 6)

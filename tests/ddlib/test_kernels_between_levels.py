@@ -288,9 +288,9 @@ test_refusals = refuses(
     r"""
     Dense([[0.5, 0.4]]) | ValueError | matrix row 0 sums to 0.9, must sum to 1
     Dense([[1.5, -0.5]]) | ValueError | matrix row 0 holds -0.5, must be at least 0
-    Dense([[1.0, 0.0]]) | ValueError | leads to no child of state \[1\]
+    Dense([[1.0, 0.0]]) | ValueError | gives state \[1\] of the upper level no child
     Sparse([[0, 1]], [[1.0]]) | ValueError | must both be \(children, k\)
-    Banded(4, [1, 1]) | ValueError | weights has shape \(2,\), must be an odd number
+    Banded(4, [1, 1]) | ValueError | weights has shape \(2,\), must be \(n,\) with n odd
     Banded(4, [1, -1, 1]) | ValueError | weights holds -1.0
     Kernels([Dense(MEMBERS), Banded(3, [1])]) | ValueError | maps\[0\] leads to 2 clusters, maps\[1\] starts from 3
     Kernels(Dense(MEMBERS)) | TypeError | kernels is a Dense, must be a list

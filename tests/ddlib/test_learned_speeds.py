@@ -175,11 +175,11 @@ def learned_speeds(log):
 
 
 test_a_speed_learned_to_nothing_or_to_infinity_stops = refuses(r"""
-    learned_speeds([10.0, 0.0, 0.0]) | ValueError | speed\[0\] was learned to 21.*, must stay in \[0.001, 1000\]
-    learned_speeds([0.0, -15.0, 0.0]) | ValueError | speed\[0\] was learned to 3.*e\+06, must stay
-    learned_speeds([0.0, math.nan, 0.0]) | ValueError | speed\[1\] was learned to nan
-    learned_speeds([0.0, 0.0, math.inf]) | ValueError | speed\[2\] was learned to inf
-    learned_speeds([-math.inf, 0.0, 0.0]) | ValueError | speed\[0\] was learned to 0, must stay
+    learned_speeds([10.0, 0.0, 0.0]) | ValueError | speed\[0\] has the learned value 21.*, must stay in \[0.001, 1000\]
+    learned_speeds([0.0, -15.0, 0.0]) | ValueError | speed\[0\] has the learned value 3.*e\+06, must stay
+    learned_speeds([0.0, math.nan, 0.0]) | ValueError | speed\[1\] has the learned value nan
+    learned_speeds([0.0, 0.0, math.inf]) | ValueError | speed\[2\] has the learned value inf
+    learned_speeds([-math.inf, 0.0, 0.0]) | ValueError | speed\[0\] has the learned value 0, must stay
 """)
 
 

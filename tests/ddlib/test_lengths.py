@@ -415,14 +415,14 @@ test_refused = refuses(r"""
     refused(RhoEOS(5)) | ValueError | token of RhoEOS\(.*\) is 5, must be a token in \[0, 5\)
     refused(RhoEOS(4, fill=7)) | ValueError | fill of RhoEOS\(.*\) is 7, must be a token
     refused(RULE, Uniform(5, Linear()), Ancestral()) | TypeError | length is RhoEOS\(.*\), which needs a mask state
-    refused(RULE, GIDD(5, 0.3), Ancestral()) | TypeError | needs tokens that stay, those of GIDD.* may be wrong
+    refused(RULE, GIDD(5, 0.3), Ancestral()) | TypeError | needs tokens that do not change.* GIDD.* may be wrong
     refused(RULE, sampler=Particles(Ancestral(), lambda z, t: t))
-        | TypeError | length is RhoEOS\(.*\), which Particles.* cannot serve: a row is several texts there
-    refused(RULE, sampler=FirstHitting()) | TypeError | which FirstHitting.* cannot serve: it holds values of every
-    refused(RULE, sampler=Remask(rule="confidence")) | TypeError | which Remask.* cannot serve: it holds values
-    refused(RhoEOS(4, block=3), sampler=Ancestral()) | TypeError | block of RhoEOS\(.*\) is 3, and Ancestral.* by times
+        | TypeError | length is RhoEOS\(.*\), which Particles.* does not support: a row has several sequences
+    refused(RULE, sampler=FirstHitting()) | TypeError | which FirstHitting.* does not support: it stores values per
+    refused(RULE, sampler=Remask(rule="confidence")) | TypeError | which Remask.* does not support: it stores values
+    refused(RhoEOS(4, block=3), sampler=Ancestral()) | TypeError | block of RhoEOS\(.*\) is 3, and Ancestral.* at all
     refused(RULE, prompt=GAP, infill=True)
-        | ValueError | length is RhoEOS\(.*\) and prompt holds tokens behind a gap, must hold them at the beginning
+        | ValueError | length is RhoEOS\(.*\) and prompt holds tokens after a gap, must hold tokens only at
     refused(RULE, pace=dd.paces.Blocks(4))
         | TypeError | length is RhoEOS\(.*\) and pace is Blocks.*, must be Together\(\)
     refused(RULE, sampler=Ancestral(), pace=dd.paces.LeftToRight()) | TypeError | must be Together\(\)

@@ -162,7 +162,7 @@ def test_a_process_that_draws_in_its_own_way_is_refused_by_name():
 
     process, x = Own(3, Linear()), torch.zeros(2, 3, dtype=torch.int64)
     assert dd.bound(process, lambda z, t: torch.zeros(*z.shape, 3), x).total.shape == (2, 3)
-    with pytest.raises(TypeError, match=r"levels is 'balanced', which Own cannot: its sample\(x, t, generator\) takes"):
+    with pytest.raises(TypeError, match=r"levels is 'balanced', which Own does not support: its sample has no"):
         dd.bound(process, lambda z, t: torch.zeros(*z.shape, 3), x, levels="balanced")
 
     class Silent(Own):
@@ -170,6 +170,6 @@ def test_a_process_that_draws_in_its_own_way_is_refused_by_name():
 
     with (
         pytest.warns(UserWarning, match=r"Silent\.couplings is \('independent', 'balanced'\), must be"),
-        pytest.raises(TypeError, match="levels is 'balanced', which Silent cannot: its sample"),
+        pytest.raises(TypeError, match="levels is 'balanced', which Silent does not support: its sample"),
     ):
         Silent(3, Linear()).check_levels("balanced")

@@ -437,7 +437,7 @@ def test_block_by_block_sequences_are_drawn_as_often_as_their_likelihood():
 X = torch.tensor([[0, 3, 1]])
 
 
-BOUND = "ddlib.bound has an upper bound"
+BOUND = "ddlib.bound computes an upper bound"
 
 
 def read(process=None, x=X, order=None, **options):
@@ -465,23 +465,23 @@ class Looped(Masked):
 
 test_bad_input_is_refused_before_the_network_runs = refuses(r"""
     read(order=Ancestral())
-        | TypeError | order is Ancestral\(.*\), must be a sampler that.*ddlib.bound has an upper bound
+        | TypeError | order is Ancestral\(.*\), must be a sampler that.*ddlib.bound computes an upper bound
     read(order="confidence") | TypeError | order is 'confidence', must be a sampler that chooses
     read(order=Confidence(temperature=0.5)) | ValueError
-        | order is Confidence\(.*temperature=0.5.*\), must choose without chance.*ddlib.bound has an upper bound
-    read(order=Gambling()) | ValueError | order is Gambling\(.*\), must choose without chance
+        | order is Confidence\(.*temperature=0.5.*\), must choose positions deterministically.*ddlib.bound computes
+    read(order=Gambling()) | ValueError | order is Gambling\(.*\), must choose positions deterministically
     read(Uniform(4, Linear()))
-        | TypeError | needs a process with levels, Uniform.* has none.*ddlib.bound has an upper bound
+        | TypeError | needs a process with levels, Uniform.* has none.*ddlib.bound computes an upper bound
     read(dd.presets.gidd(4, 0.2))
-        | TypeError | needs a process with levels, GIDD.* has none.*ddlib.bound has an upper bound
+        | TypeError | needs a process with levels, GIDD.* has none.*ddlib.bound computes an upper bound
     read(dd.presets.hdlm([0, 0, 1, 1], xi=0.9)) | TypeError
-        | one way down to each token.* xi < 1: what is in level 0 may come from several states of level 1; ddlib.bound
-        has an upper bound
+        | one path from the mask to each token.* xi < 1: a state in level 0 may have several parents in level 1;
+        ddlib.bound computes an upper bound
     read(Hierarchical(Tree([[0, 0, 1, 2], [0, 0, 1]], xi=[1.0, 0.8]), Linear()))
-        | TypeError | what is in level 1 may come from several states of level 2
-    read(Looped(4, Linear())) | TypeError | one way down to each token
+        | TypeError | a state in level 1 may have several parents in level 2
+    read(Looped(4, Linear())) | TypeError | one path from the mask to each token
     read(Masked(4, Geometric(1e-3, 5.0))) | ValueError
-        | starts at the mask alone, Masked.* has 0.00674 of its tokens below it at t = 1; ddlib.bound has an upper bound
+        | with only masks at t = 1, Masked.* has a share of 0.00674 of its tokens below the mask; ddlib.bound computes
     read(x=torch.tensor([[0, 4, 1]])) | ValueError | x holds 4, must be tokens in \[0, 4\)
     read(x=torch.tensor([0, 1])) | ValueError | x has shape \(2,\), must be \(B, L\)
     read(x=X.double()) | TypeError | x has dtype torch.float64, must be a torch.int64 tensor of tokens
@@ -491,20 +491,20 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
     read(given=X) | TypeError | given has dtype torch.int64, must be a torch.bool tensor
     read(given=X[:, :2] > 0) | ValueError | given has shape \(1, 2\), must be that of x, \(1, 3\)
     read(order=Confidence(per_step=1), steps=5)
-        | ValueError | steps is 5, must be at least 6: a row has 6 edges to go down
+        | ValueError | steps is 5, must be at least 6: a row must descend 6 edges
     read(order=Confidence(threshold=[0.5])) | ValueError | threshold has 1 entries, must have 2
     read(group=0) | ValueError | group is 0, must be at least 1
     read(group=4) | ValueError | group is 4, must be at most 3, the length of a sequence
     read(group=2.0) | TypeError | group is 2.0, must be an int
-    read(group=2, steps=3) | ValueError | steps is 3 and group is 2, must be one of them
-    read(pace=Blocks(2)) | ValueError | size is 2, must divide the length of the text, 3
+    read(group=2, steps=3) | ValueError | steps is 3 and group is 2, only one may be given
+    read(pace=Blocks(2)) | ValueError | size is 2, must divide the length of the sequence, 3
     read(pace=Blocks(1)) | TypeError | takes one time per sequence
-    read(pace=Lanes(3)) | TypeError | pace is Lanes.*, must go block by block .*is a sampler, InOrder\(pace\)
-    read(pace="blocks") | TypeError | pace is 'blocks', must go block by block
+    read(pace=Lanes(3)) | TypeError | pace is Lanes.*, must be block by block .*use the sampler InOrder\(pace\)
+    read(pace="blocks") | TypeError | pace is 'blocks', must be block by block
     costs() | ValueError | group is 4, must be at most 3, the length of a sequence
     costs(group=0) | ValueError | group is 0, must be at least 1
-    costs(Gambling(), 2) | ValueError | order is Gambling\(.*\), must choose without chance
-    costs(Confidence(temperature=1.0), 2) | ValueError | must choose without chance
+    costs(Gambling(), 2) | ValueError | order is Gambling\(.*\), must choose positions deterministically
+    costs(Confidence(temperature=1.0), 2) | ValueError | must choose positions deterministically
     costs(Ancestral(), 2) | TypeError | order is Ancestral\(.*\), must be a sampler that
     costs(InOrder(Lanes(2)), 2) | ValueError | lanes is 2, must divide the length of the sequence, 3
     read(parameterization="odds") | ValueError | parameterization is 'odds', must be one of

@@ -30,8 +30,8 @@ MEANT = {
     "Polinomial": "did you mean dd.schedules.Polynomial?",
     "DiT": "did you mean ddlib_models.DiT?",
     "LogOdds": "did you mean ddlib_ragged.LogOdds?",  # of the plug-in of the tests
-    "xyzzy": "dir(ddlib) lists what it has",
-    "t": "dir(ddlib) lists what it has",
+    "xyzzy": "dir(ddlib) lists its attributes",
+    "t": "dir(ddlib) lists its attributes",
 }
 
 

@@ -312,22 +312,22 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
     Confidence("max") | ValueError | score is 'max', must be one of 'probability', 'margin', 'entropy'
     Confidence(per_step=0) | ValueError | per_step is 0, must be at least 1
     Confidence(per_step=2.0) | TypeError | per_step is 2.0, must be an int
-    Confidence(threshold=1.5) | ValueError | threshold is 1.5, must be in \[0, 1\].* nothing meets it
-    Confidence("probability", threshold=0.0) | ValueError | threshold is 0.0, must be in \(0, 1\].* everything meets it
+    Confidence(threshold=1.5) | ValueError | threshold is 1.5, must be in \[0, 1\].* nothing satisfies it
+    Confidence("probability", threshold=0.0) | ValueError | threshold is 0.0, must be in \(0, 1\].* everything satisfies
     Confidence("entropy", threshold=[-1.0, 0.5])
-        | ValueError | threshold\[1\] is 0.5, must be at most 0, where entropy lies: nothing meets it
+        | ValueError | threshold\[1\] is 0.5, must be at most 0, the range of entropy: nothing satisfies it
     Confidence(threshold="0.5") | TypeError | threshold is '0.5', must be a number
     Confidence(threshold=float("nan")) | ValueError | threshold is nan
-    Confidence(per_step=1, threshold=0.5) | ValueError | per_step is 1 and threshold is 0.5, must be one
+    Confidence(per_step=1, threshold=0.5) | ValueError | per_step is 1 and threshold is 0.5, only one may
     Confidence(temperature=-1.0) | ValueError | temperature is -1.0, must be >= 0
     EntropyBounded(-0.1) | ValueError | gamma is -0.1, must be >= 0
     EntropyBounded("much") | TypeError | gamma is 'much', must be a number
     sampled(LEVELS["levels"], Confidence(threshold=[0.5]))
         | ValueError | threshold has 1 entries, must have 3: one per edge
     sampled(LEVELS["levels"], Confidence(per_step=1), 8)
-        | ValueError | steps is 8, must be at least 9: a row has 9 edges to go down, and per_step is 1
+        | ValueError | steps is 8, must be at least 9: a row must descend 9 edges, and per_step is 1
     sampled(dd.presets.gidd(6, 0.2), EntropyBounded())
-        | TypeError | EntropyBounded needs a process with levels, GIDD.* has none: Psi serves it
+        | TypeError | EntropyBounded needs a process with levels, GIDD.* has none: use Psi
     sampled(dd.processes.Uniform(6, Linear()), Confidence()) | TypeError | Confidence needs a process with
 """)
 

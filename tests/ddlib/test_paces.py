@@ -410,10 +410,10 @@ def bound_along(**options):
 
 
 test_bad_paces_are_refused = refuses(r"""
-    bound_along(pace=Blocks(4)) | ValueError | size is 4, must divide the length of the text, 6
+    bound_along(pace=Blocks(4)) | ValueError | size is 4, must divide the length of the sequence, 6
     bound_along(pace=Blocks(2), denoiser=lambda z, t: flat(z, t)) | TypeError | <lambda> takes one time per sequence
     bound_along(pace=Blocks(2), denoiser=one_time) | TypeError | one_time takes one time per sequence
-    bound_along(pace=Ramp(), at_once=True) | TypeError | at_once is True, which Ramp.lag=1.0. cannot
+    bound_along(pace=Ramp(), at_once=True) | TypeError | at_once is True, which Ramp.lag=1.0. does not support
     bound_along(pace=Blocks(2), at_once=True, size=3) | TypeError | block_size 3, must be 2
     bound_along(pace=Blocks(2), levels="balanced") | ValueError | levels is 'balanced', pace Blocks.size=2.
     bound_along(pace=Late()) | ValueError | Late.*: times hold 1.*, must be at most 1
@@ -448,11 +448,11 @@ test_bad_sizes_lags_and_measures_are_refused = refuses(r"""
     Ramp(-1) | ValueError | lag
     Ramp(math.inf) | ValueError | lag
     dd.training_loss(dd.presets.mdlm(3), torch.zeros(2, 6, 3), X, X, Together().draw(2, 6), density=Beta(2.0, 1.0))
-        | ValueError | t is a Draw, which has its measure
+        | ValueError | t is a Draw, which contains its measure
     measured(torch.ones(2)) | ValueError | measure has shape
     measured(-torch.ones(2, 6)) | ValueError | measure holds -1
     measured(torch.full((2, 6), math.inf)) | ValueError | measure holds inf, must be finite
-    measured(torch.ones(2, 6), density=Beta(2.0, 1.0)) | ValueError | must be one of them
+    measured(torch.ones(2, 6), density=Beta(2.0, 1.0)) | ValueError | only one may be given
     measured("a") | TypeError | measure has type str, must be a tensor of numbers
     dd.bound(dd.presets.mdlm(3), flat, X, pace="blocks") | TypeError | pace is .blocks., must be a ddlib\.paces\.Pace
 """)

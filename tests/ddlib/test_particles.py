@@ -291,7 +291,7 @@ def only(value, row, particle, after=0.5):
 
 test_bad_input_is_refused_by_name = refuses(r"""
     Particles(ramp, ramp) | TypeError | sampler is <function ramp.*>, must be a ddlib.samplers.Sampler
-    Particles(Particles(Psi(), ramp), ramp) | TypeError | sampler is Particles\(.*must not be particles
+    Particles(Particles(Psi(), ramp), ramp) | TypeError | sampler is Particles\(.*must not be Particles
     Particles(Psi(), None) | TypeError | reward is None, must be a function \(z, t\) -> \(N,\)
     Particles(Psi(), Constant) | TypeError | reward is <class .*Constant'>, must be a function
     Particles(Psi(), "calm") | TypeError | reward is 'calm', must be a function
@@ -302,19 +302,19 @@ test_bad_input_is_refused_by_name = refuses(r"""
     Particles(Psi(), ramp, scale=math.inf) | ValueError | scale is inf, must be finite
     Particles(Psi(), ramp, scale=math.nan) | ValueError | scale is nan, must be finite
     Particles(Psi(), ramp, scale="big") | TypeError | scale is 'big', must be a number finite
-    Corrected(Particles(Psi(), ramp), Gibbs()) | TypeError | predictor is Particles.*take Corrected inside
+    Corrected(Particles(Psi(), ramp), Gibbs()) | TypeError | predictor is Particles.*take a Corrected as their sampler
     drawn(lambda z, t: 1.0) | TypeError | reward\(z, t\) is 1.0, must be a tensor \(N,\) of real numbers
     drawn(lambda z, t: t * 1j) | TypeError | must be a tensor .* of real numbers
     drawn(lambda z, t: z) | ValueError | reward\(z, t\) has shape \(6, 2\), must be \(N,\) = \(6,\)
     drawn(lambda z, t: t[:3]) | ValueError | reward\(z, t\) has shape \(3,\), must be \(N,\) = \(6,\)
     drawn(only(math.nan, 2, 1)) | ValueError | reward is nan for particle 1 of row 2 at step 1, must be finite, or -inf
     drawn(only(math.inf, 1, 0, 1.0)) | ValueError | reward is inf for particle 0 of row 1 before the first step, must
-    drawn(only(1e300, 1, 0), scale=1e300) | ValueError | reward is 1e.300 for .*must scale . reward be
+    drawn(only(1e300, 1, 0), scale=1e300) | ValueError | reward is 1e.300 for .*scale . reward must be
     drawn(only(-math.inf, 1, 0), scale=-1.0) | ValueError | reward is -inf for particle 0 of row 1
     drawn(lambda z, t: torch.where(torch.arange(6) // 2 == 1, -torch.inf, t))
-        | ValueError | reward is -inf for every particle of row 1 before the first step, must be finite for one of the 2
+        | ValueError | reward is -inf for every particle of row 1 before the first step, must be finite for at least one
     dd.sample(Uniform(3, Linear()), never, (2, 2), Particles(FirstHitting(), ramp))
-        | TypeError | FirstHitting needs a process with levels.*Ancestral serves it
+        | TypeError | FirstHitting needs a process with levels.*use Ancestral
 """)
 
 
@@ -333,7 +333,7 @@ def test_a_row_that_dies_on_the_way_is_named_with_its_step():
         return torch.where((torch.arange(6) // 2 == 2) & (t < 0.5), -torch.inf, 0.0)
 
     with pytest.raises(
-        ValueError, match="reward is -inf for every particle of row 2 at step 1, must be finite for one"
+        ValueError, match="reward is -inf for every particle of row 2 at step 1, must be finite for at least one"
     ):
         drawn(dies)
 

@@ -162,7 +162,7 @@ test_an_error_names_the_place_the_value_and_the_rule = refuses(r"""
     build({"kind": "no_such_module:make"}) | ValueError | process.kind: 'no_such_module:make': No module .* PYTHONPATH
     build({"kind": "math:nothing"}) | ValueError | process.kind: 'math:nothing': .* has no 'nothing'
     build({"kind": "math:pi"}) | ValueError | process.kind: 'math:pi' is 3.14.*, must be a class or a function
-    build({"kind": "hdlm", "clusters": [3, 2]}) | ValueError | process: parents holds 2 levels of clusters, hdlm has one
+    build({"kind": "hdlm", "clusters": [3, 2]}) | ValueError | process: parents holds 2 levels of clusters, must hold
 """)
 
 
@@ -223,7 +223,7 @@ def test_optional_values_may_be_left_out_or_null(module):
 
 
 def test_the_error_names_a_preset_without_a_process(module):
-    with pytest.raises(TypeError, match=r"process: own_noise:wrong gives 'no process', must be a ddlib.processes"):
+    with pytest.raises(TypeError, match=r"process: own_noise:wrong returns 'no process', must be a ddlib.processes"):
         parts.build("processes", "own_noise:wrong", Known(), "process")
 
 
@@ -268,7 +268,7 @@ def test_third_party_models_import_nothing_untrusted(module):
     values = {"kind": "own_noise:make", "strength": 1, "schedule": "own_noise:Power"}
     with registry.trusting([]):
         assert parts.build("schedules", "log_odds:2.0").steepness == 2.0  # installed: its own user's doing
-        with pytest.raises(PermissionError, match=r"own_noise:make.*import a module is to run it.*--trust own_noise"):
+        with pytest.raises(PermissionError, match=r"own_noise:make.*importing a module executes it.*--trust own_noise"):
             parts.read("processes", values, Known)
     assert "own_noise" not in sys.modules
     with registry.trusting(["own_noise"]):

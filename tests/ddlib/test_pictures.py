@@ -245,7 +245,7 @@ test_bad_input_is_named = refuses(r"""
     plot.hierarchy(TREE, most=0) | ValueError | most is 0, must be at least 1
     plot.trajectory(Masked(3, Linear()), TWO, torch.tensor([[0], [4]])) | ValueError | states holds 4
     plot.trajectory(Masked(3, Linear()), torch.zeros(2), torch.tensor([[0], [3]]))
-        | ValueError | times must rise or fall
+        | ValueError | times must be strictly increasing or decreasing
     plot.trajectory(Masked(3, Linear()), TWO, torch.tensor([[0]]))
         | ValueError | states has 1 rows for 2 times
     plot.trajectory_text(Masked(3, Linear()), TWO, torch.tensor([[0]])) | ValueError | states has 1 rows

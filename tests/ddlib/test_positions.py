@@ -48,7 +48,7 @@ def test_numbers_of_a_data_set_are_warned_of_once(size, count):
 
     draw(0, "iid")
     draw(0, scattered=True)
-    with pytest.warns(UsageWarning, match=r"lies \d+ apart.*position in the global order.*scattered=True") as found:
+    with pytest.warns(UsageWarning, match=r"are \d+ apart.*position in the global order.*scattered=True") as found:
         for step in range(5):
             draw(step)
     assert len(found) == 1 and found[0].filename == __file__

@@ -210,7 +210,7 @@ def test_the_error_names_missing_numbers():
             getattr(dd.Tally(), name)
     tally = dd.Tally()
     tally.add(ONES)
-    with pytest.raises(ValueError, match="bits per byte need num_bytes"):
+    with pytest.raises(ValueError, match="bits per byte require num_bytes"):
         _ = tally.bits_per_byte
     with pytest.raises(ValueError, match="num_bytes must be given for every batch or for none"):
         tally.add(ONES, num_bytes=BYTES)

@@ -113,12 +113,14 @@ def test_the_error_of_a_broken_plug_in_names_it_and_other_plug_ins_work(case, in
 def test_a_name_of_two_packages_is_refused_and_both_are_named(install, monkeypatch):
     install("first", {"mine": "first_module:Mine", "linear": "first_module:Mine"}, {"first_module": RIGHT})
     install("second", {"mine": "second_module:Mine", "other": "second_module:Mine"}, {"second_module": RIGHT})
-    with pytest.raises(ImportError, match=r"claimed by second \(second_module:Mine\) and first \(first_module:Mine\)"):
+    with pytest.raises(
+        ImportError, match=r"registered by second \(second_module:Mine\) and first \(first_module:Mine\)"
+    ):
         registry.get("schedules", "mine")
-    with pytest.raises(ImportError, match=r"'linear' is claimed by .*ddlib \(ddlib.schedules:Linear\)"):
+    with pytest.raises(ImportError, match=r"'linear' is registered by .*ddlib \(ddlib.schedules:Linear\)"):
         registry.get("schedules", "linear")
     assert registry.get("schedules", "other").__name__ == "Mine"
-    assert "claimed by" in table()
+    assert "registered by" in table()
     monkeypatch.setenv("DDLIB_PLUGINS", "0")
     assert registry.get("schedules", "linear") is Linear
 

@@ -265,7 +265,7 @@ def test_half_precision_logits_are_raised_not_drawn_from(process, sampler):
 @pytest.mark.parametrize("process", OTHERS.values(), ids=OTHERS.keys())
 def test_first_hitting_names_the_process_that_it_cannot_sample(process):
     with pytest.raises(
-        TypeError, match=rf"FirstHitting needs a process with levels, {type(process).__name__}.*Ancestral serves it"
+        TypeError, match=rf"FirstHitting needs a process with levels, {type(process).__name__}.*use Ancestral"
     ):
         generate(process, FirstHitting())
 

@@ -179,8 +179,8 @@ def plain(z, t):
 GUIDED = dd.guidance.ClassifierFree(PROCESSES["masked"], plain, plain, 2.0)
 
 test_networks_without_a_previous_call_are_refused = refuses(r"""
-    refused(plain) | TypeError | memory is True, and the denoiser plain takes none: .*takes_memory = True
-    refused(GUIDED) | TypeError | the denoiser ClassifierFree takes none: .*a guidance has no features
+    refused(plain) | TypeError | memory is True, and the denoiser plain does not support it: .*takes_memory = True
+    refused(GUIDED) | TypeError | the denoiser ClassifierFree does not support it: .*a guidance has no features
     refused(sampler=Particles(Ancestral(), lambda z, t: t, 2)) | TypeError | memory is True, which Particles
     refused(pace=dd.paces.Blocks(2)) | TypeError | memory is True, and pace is Blocks\(size=2\)
     refused(compact=False) | ValueError | compact is False with memory=True, must be True

@@ -214,7 +214,7 @@ test_bad_input_is_refused = refuses(r"""
     ThetaTrapezoidal(1) | ValueError | theta is 1, must be in \(0, 1\)
     ThetaTrapezoidal(float("nan")) | ValueError | theta is nan
     ThetaTrapezoidal("half") | TypeError | theta is 'half'
-    Psi().kernel(*[None] * 5) | TypeError | Psi does not give the distribution of its step
+    Psi().kernel(*[None] * 5) | TypeError | Psi has no method that returns the distribution of its step
 """)
 
 

@@ -266,7 +266,7 @@ class TestBatches:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(process=dd.presets.mdlm(4)), "has nothing to learn: make its tree or itself with learn_speeds=True"),
+        (dict(process=dd.presets.mdlm(4)), "has no learned parameters: create the process or its tree with"),
         (dict(draws=1), "draws is 1, must be at least 2"),
         (dict(draws=2.5), "draws is 2.5, must be an int"),
         (dict(x=torch.tensor([[4]])), r"x holds 4, must be tokens in \[0, 4\)"),
@@ -292,5 +292,5 @@ def test_an_infinite_speed_stops_before_the_network_runs():
     process = tree(DEEP)
     with torch.no_grad():
         parameter(process)[1] = 25.0
-    with pytest.raises(ValueError, match=r"speed\[1\] was learned to 7.*e\+10, must stay in \[0.001, 1000\]"):
+    with pytest.raises(ValueError, match=r"speed\[1\] has the learned value 7.*e\+10, must stay in \[0.001, 1000\]"):
         dd.speed_loss(process, lambda z, t: pytest.fail("it ran"), torch.zeros(1, 3, dtype=torch.int64))

@@ -166,7 +166,7 @@ def test_no_caveat_under_the_optimal_density_in_strata(name, number):
     process = registered(name, number)
     assert caveat(process, process.time_density(2, chance=0.2)) == ""
     if process.vocab_size > 1:
-        assert "variance has no finite value" in caveat(process, dd.times.Beta(3.0, 1.0))  # nothing near the data
+        assert "variance is infinite" in caveat(process, dd.times.Beta(3.0, 1.0))  # nothing near the data
 
 
 def coverage(process, own):
@@ -185,7 +185,7 @@ def test_intervals_of_uniform_noise_hold_the_truth_or_state_why_not(own):
         assert 0.92 <= share <= 0.98 and not stated
     else:
         assert share < 0.9
-        assert "near t = 0 the variance has no finite value: use density=process.time_density(2, chance=0.2)" in stated
+        assert "near t = 0 the variance is infinite: use density=process.time_density(2, chance=0.2)" in stated
 
 
 @pytest.mark.statistical

@@ -239,9 +239,9 @@ def rows(process=None, order=None, **options):
 
 
 test_data_without_an_order_are_refused = refuses(r"""
-    rows(order=Ancestral()) | TypeError | order is Ancestral\(.*must be a sampler that chooses which position goes next
+    rows(order=Ancestral()) | TypeError | order is Ancestral\(.*must be a sampler that chooses the next position
     rows(dd.presets.gidd(4, 0.3)) | TypeError | needs a process with levels, .*train on random noise
-    rows(LATE) | ValueError | needs a process that starts at the mask alone
+    rows(LATE) | ValueError | needs a process with only masks at t = 1
     rows(dd.presets.staged([0, 0, 1, 1])) | ValueError | needs edges that act at all times, .* has windows
     rows(order=Confidence(per_step="expected")) | ValueError | must choose without a time grid
     rows(per_step=0) | ValueError | per_step is 0

@@ -134,7 +134,7 @@ def test_a_reduction_must_be_of_the_same_class():
         def small_copy(self, vocab_size):
             return Masked(vocab_size, self.schedule)
 
-    with pytest.raises(TypeError, match=r"Other\.small_copy gives a Masked, must give its own kind"):
+    with pytest.raises(TypeError, match=r"Other\.small_copy returns a Masked, must return its own class"):
         dd.verify(Other(100, dd.schedules.Linear()))
 
 
@@ -204,7 +204,7 @@ def test_an_object_that_raises_is_refuted_by_its_exception():
     report = dd.verify(Broken(4, dd.schedules.Linear()))
     (check,) = [c for c in report.failures if c.name == "Chapman-Kolmogorov"]
     assert check.note == "raised ZeroDivisionError: no transition today"
-    assert "no answer at s = " in str(check) and check.note in str(check)
+    assert "no result at s = " in str(check) and check.note in str(check)
 
 
 @pytest.mark.parametrize(

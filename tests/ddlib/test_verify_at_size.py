@@ -52,14 +52,14 @@ def test_a_process_of_more_than_a_thousand_states_is_multiplied_by_vectors():
 
     report = dd.verify(Plain(1100, dd.schedules.Linear()))
     assert report.ok, report
-    assert "no reduction: 1100 states checked as given" in report.note
+    assert "no reduction: 1100 states verified as given" in report.note
     assert {check.name for check in report.checks if check.ok is None} >= {"bound = entropy at size"}
 
 
 @pytest.mark.slow
 def test_a_process_without_a_reduction_is_verified_up_to_a_thousand_states_by_the_claims_of_any_size():
     report = dd.verify(RateMatrix(gaussian(170, 2.0), dd.schedules.Linear()))
-    assert report.ok and report.note == "no reduction: 170 states checked as given", report
+    assert report.ok and report.note == "no reduction: 170 states verified as given", report
 
 
 @pytest.mark.slow

@@ -144,7 +144,8 @@ def test_each_rule_has_a_description():
     documented = {
         Clip(): "not clipped", Clip(2.0): "clipped at 2", Clip(10.0, low=0.5): "clipped at 10, no weight below 0.5",
         Clip(low=0.5): "no weight below 0.5", Constant(): "all weights 1", Dynamic(): "dynamic weights up to 2",
-        Dynamic(released=True): "dynamic weights up to 2, as released", Optimal(): "every time as loud, for 1 token",
+        Dynamic(released=True): "dynamic weights up to 2, as released",
+        Optimal(): "equal magnitude at all times, for 1 token",
         PerLevel([2.0, 0.5], Clip(2.0)): "clipped at 2, levels times 2, 0.5",
     }  # fmt: skip
     assert {rule: rule.about for rule in documented} == documented
@@ -168,9 +169,9 @@ MASKS, ARGUMENTS = dd.presets.mdlm(4), (torch.tensor([[0, 1]]), torch.full((1, 2
 LOGITS = torch.zeros(1, 2, 4)
 test_a_rule_that_gives_no_weights_is_named = refuses(r"""
     dd.training_loss(MASKS, LOGITS, *ARGUMENTS, Odd(lambda w: w[:, :1]))
-        | ValueError | Odd\(.*shape \(1, 1\), z \(1, 2\)
+        | ValueError | Odd\(.*shape \(1, 1\), must be that of z, \(1, 2\)
     dd.training_loss(MASKS, LOGITS, *ARGUMENTS, Odd(lambda w: -w)) | ValueError | weight -2.0
-    dd.training_loss(MASKS, LOGITS, *ARGUMENTS, Odd(lambda w: w * torch.nan)) | ValueError | gives the weight nan
+    dd.training_loss(MASKS, LOGITS, *ARGUMENTS, Odd(lambda w: w * torch.nan)) | ValueError | returns the weight nan
     dd.linear_training_loss(MASKS, LOGITS, torch.eye(4), *ARGUMENTS, weighting=Odd(lambda w: -w))
         | ValueError | weight -2\.0
 """)
@@ -180,9 +181,9 @@ test_a_rule_that_gives_no_weights_is_named = refuses(r"""
 def test_a_custom_rule_is_verified_or_refuted():
     assert dd.verify(Odd(lambda w: w.sqrt())).ok
     report = dd.verify(Odd(lambda w: w + 1))
-    assert not report.ok and "the weight where the bound has none" in str(report)
+    assert not report.ok and "the weight where that of the bound is 0" in str(report)
     report = dd.verify(Odd(lambda w: w / w.mean()))  # depends on the batch
     assert report.failures[0].name == "one token"
     assert {type(one.process).__name__ for one in claims.runs(Dynamic())} == {"GIDD"}
-    with pytest.raises(ValueError, match="serves none of masks"):
+    with pytest.raises(ValueError, match="supports none of masks"):
         claims.runs(PerLevel([1.0] * 9))

@@ -119,12 +119,12 @@ def test_depths_that_are_no_levels_are_refused(folder, depths):
 def test_bad_files_and_words_are_refused_by_name(folder):
     refused_with(folder=folder)(r"""
         wordnet_table(folder, {"dog": "dog"}, min_words=0) | ValueError | min_words
-        wordnet_table(folder, {"the": "the"}) | ValueError | texts has 1 tokens, but WordNet in .* has none
-        wordnet_table(folder, {"restrain": "restrain"}) | ValueError | data\.verb has restrain\.v\.01 above itself
+        wordnet_table(folder, {"the": "the"}) | ValueError | texts has 1 tokens, none of which is in the WordNet of
+        wordnet_table(folder, {"restrain": "restrain"}) | ValueError | data\.verb has restrain\.v\.01 as its own
     """)
     with (folder / "data.adv").open("a", encoding="utf-8") as file:
         file.write("00000002 02 r\n")
-    with pytest.raises(ValueError, match=r"data\.adv, line 3 is not as WordNet has it: '00000002 02 r"):
+    with pytest.raises(ValueError, match=r"data\.adv, line 3 is not in the format of WordNet: '00000002 02 r"):
         wordnet_table(folder, {"dog": "dog"})
     (folder / "cntlist.rev").unlink()
     (folder / "data.adv").write_text("", encoding="utf-8")

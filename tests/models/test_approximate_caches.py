@@ -91,16 +91,16 @@ def test_probabilities_under_a_cache_sum_to_one_and_are_those_of_its_samples(kee
 
 
 REFUSED = [
-    (dict(keep="triple"), ValueError, "keep is 'triple', must be True, False, 'prefix' or 'dual', or one of the two"),
+    (dict(keep="triple"), ValueError, "keep is 'triple', must be True, False, 'prefix' or 'dual', or one of the last"),
     (dict(keep="dual:refresh=0"), ValueError, "keep is 'dual:refresh=0', must be"),
     (dict(keep=3), TypeError, "keep is 3, must be"),
-    (dict(pace=None), TypeError, "keep is 'dual' and pace is None, must be Blocks(n) for a cache of what is outside"),
+    (dict(pace=None), TypeError, "keep is 'dual' and pace is None, must be Blocks(n): cached positions outside"),
     (dict(pace=None, sampler=Remask(0.5)), TypeError, "may change (remask) any position of a sequence in each step"),
     (dict(pace=RandomOrder(), sampler=Ancestral()), TypeError, "pace is RandomOrder(size=1), must be Blocks(n)"),
     (
         dict(sampler=Particles(Ancestral(), lambda z, t: torch.zeros(len(z)), 1)),
         TypeError,
-        "cannot serve: a row is several texts there",
+        "does not support: a row has several sequences",
     ),
 ]
 
@@ -123,7 +123,7 @@ def test_networks_that_take_no_window_are_refused_by_name(tmp_path):
     alike.own_times = True
     for model, process in ((encoder, dd.presets.mdlm(HF_WORDS)), (alike, PROCESS)):
         name = "MaskedLM" if model is encoder else alike.__qualname__
-        named = f"keep is 'dual', which the denoiser {name} cannot serve: it must evaluate a window"
+        named = f"keep is 'dual', which the denoiser {name} does not support: it must evaluate a window"
         with pytest.raises(TypeError, match=re.escape(named)):
             dd.sample(process, model, (2, 8), keep="dual", pace=Blocks(4), steps=2)
         with pytest.raises(TypeError, match=re.escape(named)):

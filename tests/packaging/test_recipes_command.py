@@ -55,7 +55,7 @@ def test_a_wheel_has_them_inside_and_comes_first(tmp_path, monkeypatch):
 
 def test_the_error_names_an_installation_without_recipes(tmp_path, monkeypatch):
     monkeypatch.setattr(ddlib, "__file__", str(tmp_path / "ddlib" / "__init__.py"))
-    with pytest.raises(FileNotFoundError, match="install ddlib from a wheel or take a checkout"):
+    with pytest.raises(FileNotFoundError, match="install ddlib from a wheel or use a clone"):
         lay_recipes(tmp_path / "mine")
     assert not (tmp_path / "mine").exists()
 

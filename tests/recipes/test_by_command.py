@@ -161,7 +161,7 @@ def test_weights_alone_are_untrusted_until_their_modules_are_trusted(case, tmp_p
         measure = ["recipes.evaluate", str(copied), "--scorer", "none", "--sequences", "8", "--out", "e.json"]
         if modules:
             output = place.run(*measure, status=1)
-            assert f"--trust {modules[1]}" in output and "to import a module is to run it" in output
+            assert f"--trust {modules[1]}" in output and "importing a module executes it" in output
         trust = (
             [word for module in modules for word in ("--trust", module)] if len(modules) < 2 else ["--trust", *modules]
         )

@@ -77,7 +77,7 @@ def test_a_word_in_brackets_is_no_cluster():
 def test_a_refusal_of_an_object_is_one_line_and_a_bug_is_none(monkeypatch):
     particles = dd.samplers.Particles(dd.samplers.Ancestral(), lambda z, t: 0.0 * t, 2)
     with (
-        pytest.raises(SystemExit, match=r"^error: pace is Blocks\(size=2\), which Particles.* cannot serve"),
+        pytest.raises(SystemExit, match=r"^error: pace is Blocks\(size=2\), which Particles.* does not support"),
         plain_errors(),
     ):
         check_paced(dd.paces.Blocks(2), particles)

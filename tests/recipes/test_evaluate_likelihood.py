@@ -196,7 +196,7 @@ def test_models_without_a_likelihood_are_refused_before_anything_is_measured(pub
     monkeypatch.setattr("recipes.evaluate.validate", lambda *a, **k: 1 / 0)
     for name, message in (
         ("ancestral", r"likelihood='ancestral': order is Ancestral\(.*ddlib.bound"),
-        ("confidence:temperature=0.5", "must choose without chance"),
+        ("confidence:temperature=0.5", "must choose positions deterministically"),
     ):
         with pytest.raises(ValueError, match=message):
             evaluate(replace(options(published), likelihood=name), ALONE)

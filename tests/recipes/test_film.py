@@ -309,7 +309,7 @@ def test_early_endings_are_recorded_too():
 def test_the_wrapper_supports_the_processes_of_its_sampler():
     process, guidance = PROCESSES["masks"], dd.guidance.ClassifierFree.examples()[-1]
     particles = dd.samplers.Particles(Ancestral(), lambda z, t: 0.0 * t, 2)
-    with pytest.raises(TypeError, match="a row is several texts there"):
+    with pytest.raises(TypeError, match="a row has several sequences"):
         filmed(process, particles, endings=[dd.samplers.EndOfText(2)])
     assert guidance.has_step_distribution
     texts = filmed(guidance.process, Ancestral(), denoiser=guidance, parameterization=guidance.parameterization)[0]

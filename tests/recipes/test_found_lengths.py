@@ -103,9 +103,9 @@ def test_by_command(run, capsys):
      ({"length": "auto", "html": "page.html"}, "length='auto': not with a page or a film"),
      ({"length": f"auto:max={LENGTH + 1}"}, f"max must be at most {LENGTH}, the maximum"),
      ({"length": "auto", "prompt": "The [MASK:3] of"}, "length='auto': not with gaps in a prompt"),
-     ({"length": "auto", "sampling": Sampling(sampler="first_hitting")}, "which FirstHitting.* cannot serve"),
+     ({"length": "auto", "sampling": Sampling(sampler="first_hitting")}, "which FirstHitting.* does not support"),
      ({"length": "auto", "sampling": Sampling(memory=True)}, "memory"),
-     ({"length": "auto:block=4"}, "block of RhoEOS.* is 4, and Ancestral.* steps by times"),
+     ({"length": "auto:block=4"}, "block of RhoEOS.* is 4, and Ancestral.* has the same time"),
      ({"length": "auto", "sampling": Sampling(pace="blocks:size=4", sampler="confidence")}, "not with pace=Blocks")],
 )  # fmt: skip
 def test_refused(run, options, message):

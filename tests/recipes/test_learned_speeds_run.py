@@ -100,7 +100,7 @@ def test_the_layout_changes_no_number(hardware, tmp_path):
 @pytest.mark.usefixtures("prepared")
 def test_a_speed_that_goes_to_nothing_stops_the_run(tmp_path):
     run = given(tmp_path, lr=30.0, steps=3)
-    with pytest.raises(ValueError, match=r"speed\[[01]\] was learned to .*, must stay in \[0.001, 1000\]"):
+    with pytest.raises(ValueError, match=r"speed\[[01]\] has the learned value .*, must stay in \[0.001, 1000\]"):
         train(run)
 
 

@@ -28,7 +28,8 @@ def save_clusters(path: str | Path, clusters: Clusters) -> None:
 
     require(
         clusters.fingerprint is not None,
-        "clusters has no fingerprint, must name its vocabulary: semantic_clusters(..., fingerprint=fingerprint(vocab))",
+        "clusters has no fingerprint, must have that of its vocabulary: semantic_clusters(..., "
+        "fingerprint=fingerprint(vocab))",
     )
     named = {"parents": clusters.parents, "centroids": clusters.centroids, "coherence": clusters.coherence}
     data = save({f"{name}.{i}": v.contiguous() for name, levels in named.items() for i, v in enumerate(levels)})

@@ -196,8 +196,8 @@ def _check_embeddings(embeddings: Tensor, num_clusters: int, metric: str) -> Flo
     zero = (rows == 0).all(1)
     if metric == "cosine" and bool(zero.any()):
         raise ValueError(
-            f"embeddings is zero in row {int(zero.nonzero()[0])} ({int(zero.sum())} such rows), must have a direction: "
-            "use metric='euclidean' or give these tokens embeddings"
+            f"embeddings is zero in row {int(zero.nonzero()[0])} ({int(zero.sum())} such rows), must have a "
+            "direction: use metric='euclidean' or pass other embeddings of these tokens"
         )
     require(
         num_clusters < len(rows),
@@ -217,15 +217,15 @@ def _bounds(level: int, children: int, num_clusters: int, min_ratio: float, max_
     most = Fraction(repr(check_number("max_ratio", max_ratio, 1, 1e9, "in [1, 1e9]")))
     mean = Fraction(children, num_clusters)
     lower, upper = max(math.ceil(least * mean), 1), min(math.floor(most * mean), children)
-    what = f"{children} {'words' if level == 0 else 'clusters'} into {num_clusters} clusters"
+    what = f"{children} {'tokens' if level == 0 else 'clusters'} into {num_clusters} clusters"
     require(
         lower * num_clusters <= children,
-        f"min_ratio is {min_ratio}: at least {lower} each, {lower * num_clusters} in all, but it is {what}; "
+        f"min_ratio is {min_ratio}: at least {lower} per cluster, {lower * num_clusters} in total, to divide {what}; "
         f"must be at most {float(Fraction(children // num_clusters) / mean):.6g}",
     )
     require(
         upper * num_clusters >= children,
-        f"max_ratio is {max_ratio}: at most {upper} each, {upper * num_clusters} in all, but it is {what}; "
+        f"max_ratio is {max_ratio}: at most {upper} per cluster, {upper * num_clusters} in total, to divide {what}; "
         f"must be at least {float(Fraction(-(-children // num_clusters)) / mean):.6g}",
     )
     return lower, upper

@@ -159,7 +159,7 @@ def _build(group: str, values: Any, run: Any, place: str) -> Any:
     if not _is_one(group, found):
         wanted = registry.made(group)
         what = "callable" if wanted is None else f"a {registry.package_of(group)}.{wanted.__name__}"
-        raise TypeError(f"{place}: {values['kind']} gives {found!r}, must be {what}")
+        raise TypeError(f"{place}: {values['kind']} returns {found!r}, must be {what}")
     return found
 
 

@@ -77,7 +77,7 @@ class Automaton:
         fill: int | None = None,
     ) -> None:
         self.vocab_size = check_count("vocab_size", vocab_size)
-        require(end is not None or fill is None, f"fill is {fill} and end is None: nothing is filled without an end")
+        require(end is not None or fill is None, f"fill is {fill} and end is None: fill requires end")
         self.end, self.fill = end, end if fill is None else fill
         final = dict.fromkeys(accepting)
         sources, tokens, targets, self.accepting = numbered(transitions, start, final, vocab_size, end, self.fill)

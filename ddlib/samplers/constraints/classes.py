@@ -47,7 +47,7 @@ def numbered(
     states = len(number)
     if end is not None:
         twice = np.isin(sources[tokens == end], final_numbers)
-        require(not twice.any(), f"end is {end}, which has a transition in an accepting state already")
+        require(not twice.any(), f"end is {end}, by which an accepting state has a transition, must have none")
         ended = [states] * len(final_numbers)
         sources = np.concatenate([sources, final_numbers, [states]])
         tokens = np.concatenate([tokens, [end] * len(final_numbers), [fill]]).astype(np.int64)

@@ -92,8 +92,8 @@ class JointDraw:
                 empty = ~(scores.amax(-1) > -torch.inf)
                 require(
                     not bool(empty.any()),
-                    f"the network thinks all tokens impossible with which the constraint can be met at position "
-                    f"{column}, must leave one",
+                    f"the network gives probability 0 to all tokens at position {column} that the constraint allows, "
+                    "must leave one",
                 )
                 scores = automaton.at_levels(scores, self.levels[rows[here], place])
                 state = draw_logits(self.sharpen(scores), self.u[rows[here], place])

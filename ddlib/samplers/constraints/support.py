@@ -30,8 +30,8 @@ def check_constraint(
         raise TypeError(f"constraint is {constraint!r}, must be a ddlib.samplers.Automaton object or None")
     if not isinstance(process, LevelProcess) or not process.exact_ends or not _is_tree(process):
         raise TypeError(
-            f"constraint is {constraint!r}, which needs masks, clusters that keep their tokens (xi = 1), and nothing "
-            f"but masks at t = 1, as Masked(V, Linear()): {process!r} cannot serve it"
+            f"constraint is {constraint!r}, which needs masks, clusters that keep their tokens (xi = 1), and only "
+            f"masks at t = 1, such as Masked(V, Linear()): {process!r} does not support it"
         )
     require(
         constraint.vocab_size == process.vocab_size,
@@ -39,8 +39,8 @@ def check_constraint(
     )
     if not sampler.supports_constraint:
         raise TypeError(
-            f"constraint is {constraint!r}, which {sampler!r} cannot serve: it must draw every token once it is "
-            "unmasked and leave it so, or remask it, as LeftToRight(), Confidence() and Ancestral() do"
+            f"constraint is {constraint!r}, which {sampler!r} does not support: a sampler must draw each token when "
+            "it is unmasked and keep it or remask it, as LeftToRight(), Confidence() and Ancestral() do"
         )
     for ending in endings:
         ending.check_constraint(constraint)
@@ -81,6 +81,6 @@ def check_satisfiable(constraint: Automaton, states: Tokens, endings: Sequence[E
     given = (states[row, constraint.skip :] < constraint.vocab_size).any()
     beside = f" with the tokens that row {row} of the prompt gives" if given else ""
     raise ValueError(
-        f"constraint is {constraint!r}, which no sequence of length {length} satisfies{beside}: take another length"
-        f"{', prompt' if given else ''} or constraint, or fewer forbidden tokens"
+        f"constraint is {constraint!r}, which no sequence of length {length} satisfies{beside}: use another "
+        f"length{', prompt' if given else ''} or constraint, or fewer forbidden tokens"
     )

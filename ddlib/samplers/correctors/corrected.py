@@ -47,9 +47,9 @@ class Corrected(Sampler):
             raise TypeError(f"corrector is {corrector!r}, must be a ddlib.samplers.Corrector object such as Gibbs()")
         if not predictor.on_time_grid:
             raise TypeError(
-                f"predictor is {predictor!r}, must be one whose states are at the times of the grid (on_grid): "
-                "the steps of events have no time for a corrector, Ancestral draws from the same distribution; "
-                "Particles take Corrected inside"
+                f"predictor is {predictor!r}, must be one whose states are at the times of the grid (on_grid): a step "
+                "of an event-based sampler has no time for a corrector, use Ancestral, which draws from the same "
+                "distribution; Particles take a Corrected as their sampler"
             )
         require(len(interval) == 2, f"interval is {interval!r}, must be two times")
         low, high = (check_number(f"interval[{i}]", end, 0, 1, "in [0, 1]") for i, end in enumerate(interval))

@@ -30,7 +30,7 @@ class EdgeBalance(Corrector):
         TypeError, ValueError: another strength; when sampling, a process without levels.
     """
 
-    requires, instead = LevelProcess, "ForwardBackward serves it, and the sampler Psi"
+    requires, instead = LevelProcess, "use ForwardBackward or the sampler Psi"
 
     supports_constraint = True
 

@@ -58,7 +58,8 @@ class Gibbs(Corrector):
         if number < 2:
             raise TypeError(
                 f"{type(self).__name__} needs at least two states that every token may have become, {process!r} has "
-                f"{number}: its tokens are never wrong in the forward process; Remask takes them back, or Psi"
+                f"{number}: its tokens are never wrong in the forward process; use Remask or Psi, which mask them "
+                "again"
             )
 
     def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:

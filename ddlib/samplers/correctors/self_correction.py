@@ -54,8 +54,9 @@ class SelfCorrection(Corrector):
         tokens = torch.arange(process.vocab_size, device=process.device)[None]
         if not bool(process.reachable_from_all_tokens(tokens).all()):
             raise TypeError(
-                f"{type(self).__name__} needs tokens that every other may have become, those of {process!r} are never "
-                "wrong in the forward process, so its network has no opinion of them; Remask takes them back, or Psi"
+                f"{type(self).__name__} needs a process whose tokens may be replaced by others, those of {process!r} "
+                "are never wrong in the forward process, so its network predicts nothing at them; use Remask or Psi, "
+                "which mask them again"
             )
 
     def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:

@@ -164,12 +164,15 @@ class Length(Part):
             raise TypeError(f"length is {self!r}, which needs a mask state, {process!r} has none")
         tokens = torch.arange(process.vocab_size, device=process.device)[:, None]
         if bool(process.reachable_from_all_tokens(tokens).any()):
-            raise TypeError(f"length is {self!r}, which needs tokens that stay, those of {process!r} may be wrong")
+            raise TypeError(
+                f"length is {self!r}, which needs tokens that do not change once drawn, those of {process!r} may be "
+                "wrong"
+            )
         if not sampler.supports_stopping:
-            raise TypeError(f"length is {self!r}, which {sampler!r} cannot serve: a row is several texts there")
+            raise TypeError(f"length is {self!r}, which {sampler!r} does not support: a row has several sequences")
         if self.block is not None and sampler.by_times:
             raise TypeError(
-                f"block of {self!r} is {self.block}, and {sampler!r} steps by times, at all positions alike: take "
+                f"block of {self!r} is {self.block}, and {sampler!r} has the same time at all positions: use "
                 "Confidence, or block=None"
             )
 

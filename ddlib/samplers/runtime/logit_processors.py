@@ -80,8 +80,8 @@ class LogitProcessors:
             empty = ~left.amax(-1).isfinite()
             require(
                 not bool(empty.any()),
-                f"forbidden tokens are all that the network thinks possible at position {i[empty][:1].tolist()}, "
-                "must leave another",
+                "forbidden contains all tokens to which the network gives a positive probability at position "
+                f"{i[empty][:1].tolist()}, must leave one",
             )
         return left
 
@@ -104,12 +104,12 @@ def _forbidden(process: ForwardProcess, tokens: Sequence[int]) -> Bool[Tensor, "
     excluded = torch.zeros(process.vocab_size, dtype=torch.bool)
     for token in tokens:
         if isinstance(token, bool) or not isinstance(token, int):
-            raise TypeError(f"forbidden holds {token!r}, must be numbers of tokens")
+            raise TypeError(f"forbidden holds {token!r}, must hold token ids")
         require(
             0 <= token < process.vocab_size, f"forbidden holds {token}, must be tokens in [0, {process.vocab_size})"
         )
         excluded[token] = True
-    require(not bool(excluded.all()), "forbidden holds all tokens, must leave some")
+    require(not bool(excluded.all()), "forbidden holds all tokens, must leave at least one")
     hierarchy = process.hierarchy
     if hierarchy is None:
         return excluded
@@ -122,8 +122,8 @@ def _forbidden(process: ForwardProcess, tokens: Sequence[int]) -> Bool[Tensor, "
         empty = (left == 0).nonzero()[:, 0].tolist()
         require(
             not empty,
-            f"forbidden holds all tokens of cluster {empty[:5]} of level {level}, must leave one in each: "
-            "a token in it could become no token",
+            f"forbidden holds all tokens of cluster {empty[:5]} of level {level}, must leave one in each: a state of "
+            "this cluster could become no token",
         )
     return excluded
 

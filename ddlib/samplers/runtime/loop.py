@@ -125,13 +125,14 @@ def check_guided(network: ModelWrapper, sampler: Sampler, plain: bool) -> None:
         return
     if not sampler.supports_step_distribution:
         raise TypeError(
-            f"{sampler!r} draws by token distributions, {network.denoiser!r} steers the distribution of z_s: "
-            "Ancestral() draws from it, and on='words' serves every sampler"
+            f"{sampler!r} draws from token distributions, {network.denoiser!r} guides the distribution of z_s: use "
+            "Ancestral(), or on='words', which every sampler supports"
         )
     if not plain:
         raise TypeError(
-            "temperature, top_p, forbidden and the like act on token distributions, which nothing is drawn from here: "
-            f"{network.denoiser!r} steers the distribution of z_s; leave them as they are, or steer on='words'"
+            "temperature, top_p, forbidden and similar arguments act on token distributions, which are not used "
+            f"here: {network.denoiser!r} guides the distribution of z_s; keep the defaults of these arguments, or use "
+            "on='words'"
         )
 
 
@@ -146,17 +147,19 @@ def check_memory(able: Capabilities, sampler: Sampler, pace: Pace | None, compac
     """
     if not able.takes_memory:
         raise TypeError(
-            f"memory is True, and the denoiser {able.name} takes none: one whose features(z, t, memory=) take those of "
-            "its previous call says so by the attribute takes_memory = True, as ddlib_models.DiT(memory=True) does; a "
-            "guidance has no features"
+            f"memory is True, and the denoiser {able.name} does not support it: a network whose features(z, t, "
+            "memory=) takes those of its previous call must have the attribute takes_memory = True, as "
+            "ddlib_models.DiT(memory=True) does; a guidance has no features"
         )
     if not sampler.supports_stopping:
-        raise TypeError(f"memory is True, which {sampler!r} cannot serve: a row is several texts there")
+        raise TypeError(f"memory is True, which {sampler!r} does not support: a row has several sequences")
     if pace is not None and pace.block is not None:
-        raise TypeError(f"memory is True, and pace is {pace!r}, whose blocks are calls of different positions")
+        raise TypeError(
+            f"memory is True, and pace is {pace!r}, must have no blocks: each block is a call with other positions"
+        )
     if not compact:
         raise ValueError(
-            "compact is False with memory=True, must be True: a row keeps its memory in a step without its call"
+            "compact is False with memory=True, must be True: a row must keep its memory in steps without a call"
         )
 
 
@@ -164,24 +167,27 @@ def check_paced(pace: Pace, sampler: Sampler) -> None:
     """Raise TypeError unless the sampler supports the pace, with blocks or with one time per position."""
     if pace.block is None and not sampler.own_times:
         raise TypeError(
-            f"pace is {pace!r}, which {sampler!r} cannot serve: its step takes all positions of a text at one time; "
-            "Ancestral() serves it"
+            f"pace is {pace!r}, which {sampler!r} does not support: its step has one time for all positions of a "
+            "sequence; use Ancestral()"
         )
     if pace.block is not None and not sampler.supports_stopping:
-        raise TypeError(f"pace is {pace!r}, which {sampler!r} cannot serve: a row is several texts there")
+        raise TypeError(f"pace is {pace!r}, which {sampler!r} does not support: a row has several sequences")
 
 
 def _check_pace(run: SamplingCall, pace: Pace) -> None:
     """Raise TypeError unless sampler and denoiser support the pace."""
     check_paced(pace, run.sampler)
     if run.length is not None:
-        raise TypeError(f"length is {run.length!r} and pace is {pace!r}, must be Together(): a row changes as a whole")
+        raise TypeError(
+            f"length is {run.length!r} and pace is {pace!r}, must be Together(): with a length all positions of a "
+            "row have one time"
+        )
     able = run.network.capabilities
     able.check_time_input(0, repr(pace))
     if able.has_step_distribution:
         raise TypeError(
-            f"pace is {pace!r}, and {run.network.denoiser!r} steers the distribution of z_s, of sequences at one time: "
-            "steer on='words'"
+            f"pace is {pace!r}, and {run.network.denoiser!r} guides the distribution of z_s, which needs one time per "
+            "sequence: use on='words'"
         )
 
 

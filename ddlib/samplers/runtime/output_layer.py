@@ -93,7 +93,7 @@ class Head(FullOutput):
             self.weight, self.bias = denoiser.words()
             size, rule = process.vocab_size, f"(V, D) with the process's V = {process.vocab_size}"
             if isinstance(layout, Children):
-                size, rule = layout.columns, f"(S - 1, D) = ({layout.columns}, D), a row per state but the root"
+                size, rule = layout.columns, f"(S - 1, D) = ({layout.columns}, D), a row per state except the root"
         check_shape("the denoiser's weight", self.weight, (size, None), rule)
         if self.bias is not None:
             check_shape("the denoiser's bias", self.bias, (size,), f"({rule[1:].split(',')[0]},) = ({size},)")

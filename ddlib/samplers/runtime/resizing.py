@@ -40,7 +40,7 @@ class Resizing:
         given = ~run.free
         require(
             not bool((given[:, 1:] & ~given[:, :-1]).any()),
-            f"length is {rule!r} and prompt holds tokens behind a gap, must hold them at the beginning alone",
+            f"length is {rule!r} and prompt holds tokens after a gap, must hold tokens only at the beginning",
         )
         self.filled = given.sum(1)
 
@@ -75,8 +75,8 @@ class Resizing:
         shape = state.z.shape
         if _has_columns(state.memo, shape):
             raise TypeError(
-                f"length is {self.rule!r}, which {self.sampler!r} cannot serve: it holds values of every position, and "
-                "positions come and go; Ancestral() and Confidence() serve it"
+                f"length is {self.rule!r}, which {self.sampler!r} does not support: it stores values per position, "
+                "and positions are inserted and deleted; use Ancestral() or Confidence()"
             )
         length, closed = self.filled.clone(), torch.zeros_like(run.free)
         canvas = Canvas(run, state, self.rule.fill, self.filled, length, closed, self.filled >= shape[1])

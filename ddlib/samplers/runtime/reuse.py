@@ -35,7 +35,10 @@ def reuse_of(keep: bool | str) -> bool | Reuse:
     """
     if isinstance(keep, bool):
         return keep
-    rule = "must be True, False, 'prefix' or 'dual', or one of the two with a number of calls, as 'dual:refresh=4'"
+    rule = (
+        "must be True, False, 'prefix' or 'dual', or one of the last two with a number of calls, such as "
+        "'dual:refresh=4'"
+    )
     if not isinstance(keep, str):
         raise TypeError(f"keep is {keep!r}, {rule}")
     found = _NAMED.fullmatch(keep)
@@ -56,14 +59,17 @@ def check_reuse(keep: bool | Reuse, pace: Pace | None, able: Capabilities, sampl
     if isinstance(keep, bool):
         return
     if pace is None or pace.block is None:
-        whose = "" if sampler is None else f": {sampler!r} may change (remask) any position of a sequence in each step"
+        whose = (
+            "" if sampler is None else f", and {sampler!r} may change (remask) any position of a sequence in each step"
+        )
         raise TypeError(
-            f"keep is '{keep}' and pace is {pace!r}, must be Blocks(n) for a cache of what is outside of a block"
-            f"{whose}, and what is cached must stand; with Blocks(n) it acts within a block, and finished ones stand"
+            f"keep is '{keep}' and pace is {pace!r}, must be Blocks(n): cached positions outside of a block must "
+            f"not change{whose}; with Blocks(n) only positions within a block change"
         )
     if not able.caches_windows and not (able.caches_blocks and able.block_size and pace.block % able.block_size == 0):
         raise TypeError(
-            f"keep is '{keep}', which the denoiser {able.name} cannot serve: it must evaluate a window of positions "
-            "with cached keys and values of the others (ddlib.typing.WindowDenoiser), as ddlib_models.DiT and "
-            "ddlib_models.hf.causal_lm.CausalLM do; encoders of transformers, as in MaskedLM, take no such cache"
+            f"keep is '{keep}', which the denoiser {able.name} does not support: it must evaluate a window of "
+            "positions with cached keys and values of the others (ddlib.typing.WindowDenoiser), as ddlib_models.DiT "
+            "and ddlib_models.hf.causal_lm.CausalLM do; encoders of transformers, as in MaskedLM, do not take such a "
+            "cache"
         )

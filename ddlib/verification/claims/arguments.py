@@ -27,9 +27,9 @@ def _unknown(part: Part) -> str:
 def _values(part: Part, point: Point) -> Iterator[Comparison]:
     again = rebuilt(part, json.loads(json.dumps(written(part))))
     found = apart(part, again)
-    message = f"{found} is not what the constructor makes of the same arguments"
-    hint = "the constructor must decide all that the object is; a constant must follow from its arguments alone"
-    yield stated("the part made again from dd.values", not found, message, hint)
+    message = f"{found} is not what the constructor creates from the same arguments"
+    hint = "the arguments of the constructor must determine the object; a constant must be computed from them only"
+    yield stated("the part rebuilt from dd.values", not found, message, hint)
 
 
 def _state(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -37,13 +37,14 @@ def _state(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     held = [name for name in process.state_dict() if name not in learned and not name.endswith("_extra_state")]
     message = f"{', '.join(held)}: in state_dict(), must follow from the constructor's arguments"
     hint = (
-        "write self.name = tensor in a ddlib.utils.precision.Float64Module, no buffer; a parameter where it is learned"
+        "write self.name = tensor in a ddlib.utils.precision.Float64Module, not a buffer; use a parameter if it is "
+        "learned"
     )
     yield stated("tensors in the state that are not learned", not held, message, hint)
     other = copy.deepcopy(process)
     other.load_state_dict(process.state_dict())
     found = apart(process, other)
-    yield stated("the process after it loaded its own state", not found, f"{found} changed by load_state_dict")
+    yield stated("the process after loading its own state dict", not found, f"{found} changed by load_state_dict")
 
 
 def _average(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -57,7 +58,8 @@ def _average(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     found = [name for name, value in process.named_buffers() if not torch.equal(value, mean.get_buffer(name))]
     message = f"{', '.join(found)}: changed by torch.optim.swa_utils.AveragedModel(network, use_buffers=True)"
     hint = (
-        "write self.name = tensor in a ddlib.utils.precision.Float64Module, no register_buffer: no average changes it"
+        "write self.name = tensor in a ddlib.utils.precision.Float64Module, not register_buffer: averages do not "
+        "change it"
     )
     yield stated("constants that an average of weights changes", not found, message, hint)
     if not list(process.parameters()):
@@ -68,14 +70,16 @@ def _average(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 PART_CLAIMS = (
-    Claim("arguments", "values", "dd.values has all that makes the object", "exactly", _values, applies=_unknown),
+    Claim(
+        "arguments", "values", "dd.values contains all arguments of the object", "exactly", _values, applies=_unknown
+    ),
 )
 """Claims about every part, and about processes."""
 
 CLAIMS = (
     *PART_CLAIMS,
-    Claim("arguments", "state", "the state holds learned numbers only, and loads", "exactly", _state),
-    Claim("arguments", "averages", "an average of weights leaves the process as it is", "exactly", _average,
+    Claim("arguments", "state", "the state dict holds learned numbers only, and loads", "exactly", _state),
+    Claim("arguments", "averages", "an average of weights does not change the process", "exactly", _average,
           ({"t": 0.6},), rests_on=("state", "rates", "distributions")),
 )  # fmt: skip
 

@@ -128,10 +128,10 @@ CLAIMS = (
           "relative 1e-10 (+ 4e-15/alpha)", _derivative, rests_on=("ends",)),
     Claim("schedule", "rate", "rate = -alpha'/alpha and hazard = -log alpha, in high precision",
           "relative 1e-10 (+ 4e-15/alpha)", _rate, rests_on=("derivative",)),
-    Claim("schedule", "inverse", "inverse undoes alpha", "1e-9 (+ 4e-15/slope)", _inverse,
+    Claim("schedule", "inverse", "inverse is the inverse of alpha", "1e-9 (+ 4e-15/slope)", _inverse,
           rests_on=("decreasing", "derivative")),
-    Claim("schedule", "elementwise", "dtype is kept, every shape is taken", "relative 1e-4 in float32", _elementwise,
-          rests_on=("ends",)),
+    Claim("schedule", "elementwise", "the dtype is kept, any shape is allowed", "relative 1e-4 in float32",
+          _elementwise, rests_on=("ends",)),
 )  # fmt: skip
 
 verify = verifier(*CLAIMS, *PART_CLAIMS)

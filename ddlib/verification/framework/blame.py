@@ -80,9 +80,9 @@ def _advice(frame: FrameType, error: BaseException) -> str:
     floats = [name for name in ("s", "t") if isinstance(given.get(name), float)]
     if floats and "float" in str(error):
         line = "s, t = span(s, t, self.device)" if len(floats) > 1 else f't = scalar({floats[0]}, "t", self.device)'
-        return f"times may be floats here; write first, with the function of ddlib.processes: {line}"
+        return f"times may be floats here; begin with this line, with the function of ddlib.processes: {line}"
     named = {**frame.f_globals, **frame.f_locals}
     others = [name for name in frame.f_code.co_names if name != "xp" and isinstance(named.get(name), ModuleType)]
     if "xp" in given and others:
-        return f"xp is torch, sympy or mpmath: write xp. in place of {' and '.join(f'{name}.' for name in others)}"
+        return f"xp is torch, sympy or mpmath: write xp. instead of {' and '.join(f'{name}.' for name in others)}"
     return ""

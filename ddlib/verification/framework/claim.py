@@ -89,7 +89,7 @@ class Claim:
             if outcome.worst > worst:
                 worst, worst_at = outcome.worst, outcome.worst_at
         if compared == 0:
-            return replace(check, note="none of the given points has a case")
+            return replace(check, note="no case at the given points")
         return replace(check, ok=True, compared=compared, worst=worst, worst_at=worst_at)
 
     def _reason(self, subject: Any) -> str:
@@ -185,7 +185,7 @@ def _precision(comparison: Comparison, expected: float, got: float) -> str:
         return f"{dtypes[0]} against {dtypes[1]}: {FLOAT64}"
     size = max(abs(expected), abs(got))
     if size and 1e-9 < abs(got - expected) / size < 2.5e-7:
-        return f"the error is of float32's size: {FLOAT64}"
+        return f"the error has the size of float32 rounding: {FLOAT64}"
     return ""
 
 

@@ -74,7 +74,7 @@ def _positive(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
             yield per_pair(f"{method} bound of {name} is >= 0", x, z, value, value.clamp_min(0), 0.0)
             if name == "the truth":
                 allowed = 1e-9 * turnover(process, x, z, t, truth)
-                yield per_pair(f"{method} bound of the truth", x, z, value, torch.zeros_like(value), allowed)
+                yield per_pair(f"{method} bound of the true token", x, z, value, torch.zeros_like(value), allowed)
 
 
 def integrated(
@@ -199,14 +199,14 @@ _BRIEF = {"distribution": 1, "reach": 4.0, "words": 12}
 _LONG = ({"distribution": 2, "reach": 9.0, "words": 50}, {"distribution": 0, "reach": 9.0, "words": 50})
 
 CLAIMS = (
-    Claim("objective", "closed = generic", "the closed form is theory section 1's sum, for every (x, z)",
+    Claim("objective", "closed = generic", "the closed form is the sum of theory section 1, for every (x, z)",
           "1e-10 of the turnover", _closed, _T, _MORE, no_closed_form, ("reverse rate",),
           "weighted_divergence disagrees with rate_matrix and marginal: expected is the bound from these two"),
     Claim("objective", "weights", "the weight is >= 0 and depends on time and state only, the divergence is >= 0",
           "exactly", _weights, ({"t": 0.5, "distribution": 1},),
           ({"t": 1e-6, "distribution": 2}, {"t": 0.99, "distribution": 3}),
           no_closed_form, ("closed = generic",)),
-    Claim("objective", "non-negative", "the bound's integrand is >= 0, and 0 for the truth",
+    Claim("objective", "non-negative", "the bound's integrand is >= 0, and 0 for the true token",
           "exactly; 1e-9 of the turnover", _positive,
           ({"t": 0.5, "distribution": 1},), ({"t": 1e-4, "distribution": 2}, {"t": 0.99, "distribution": 3}),
           rests_on=("closed = generic", "reverse rate")),

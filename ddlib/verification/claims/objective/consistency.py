@@ -43,11 +43,11 @@ def _stationary(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 CLAIMS = (
-    Claim("bound", "consistency", "the exact network has no gradient of the consistency loss, in the mean over z_s",
+    Claim("bound", "consistency", "the consistency loss has no gradient at the exact network, in the mean over z_s",
           "1e-8", _stationary, ({"s": 0.25, "t": 0.5, "distribution": 1}, {"s": 0.0, "t": 0.5, "distribution": 2}),
           ({"s": 1e-6, "t": 1e-3, "distribution": 3}, {"s": 0.9, "t": 1.0, "distribution": 4},
            {"s": 0.0, "t": 1.0, "distribution": 0}),
           rests_on=("linearity", "marginals", "posterior"),
-          means="the posterior over tokens is no martingale along the chain: token_likelihood, marginal and transition "
-                "disagree"),
+          means="the posterior over tokens is not a martingale along the chain: token_likelihood, marginal and "
+                "transition disagree"),
 )  # fmt: skip

@@ -63,8 +63,8 @@ def _slopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
             for name in answers:
                 differences[name].append((ends[0][name] - ends[1][name]) / (2 * _STEP))
         moved = any(float(one.abs()) > 0 for found in differences.values() for one in found)
-        message = f"parameter {which} of the process is learned, and nothing depends on it"
-        yield stated("what is learned decides something", moved or parameter.numel() == 1, message)
+        message = f"parameter {which} of the process is learned, but nothing depends on it"
+        yield stated("learned parameters have an effect", moved or parameter.numel() == 1, message)
         for name, found in differences.items():
             slope = slopes[name][which]
             got = torch.zeros(len(found), dtype=torch.float64) if slope is None else slope.flatten()[: len(found)]

@@ -48,15 +48,16 @@ def _path(pace: Pace, point: Point) -> Iterator[Comparison]:
         t, where = _along(pace, _GRID, length), ("u", "position")
         labels = {"u": _GRID}
         message = (
-            f"of a text of {length} position(s) the time {{got:.6g}} of position {{position}} must be {{expected:.6g}}"
+            f"in a sequence of {length} position(s) the time {{got:.6g}} of position {{position}} must be "
+            "{expected:.6g}"
         )
-        yield Comparison("times lie in [0, 1]", where, t, t.clamp(0, 1), 0.0, labels, f"{message}: times lie in [0, 1]")
+        yield Comparison("times are in [0, 1]", where, t, t.clamp(0, 1), 0.0, labels, f"{message}: times are in [0, 1]")
         ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
         reached = t[[0, -1]]
         want = ends[:, None].expand_as(reached)
         yield Comparison("times at the ends", where, reached, want, 1e-12, {"u": ends}, f"{message} at u = {{u:g}}")
         rising = t.diff(dim=0)
-        falls = f"of a text of {length} position(s) the time of position {{position}} falls after u = {{u:.6g}}"
+        falls = f"in a sequence of {length} position(s) the time of position {{position}} decreases after u = {{u:.6g}}"
         yield Comparison("times rise", where, rising, rising.clamp_min(0), 1e-12, {"u": _GRID[:-1]}, falls)
         yield of_dtype("times(u)", t, torch.float64)
 
@@ -64,19 +65,20 @@ def _path(pace: Pace, point: Point) -> Iterator[Comparison]:
 def _measure(pace: Pace, point: Point) -> Iterator[Comparison]:
     """Compare speeds with finite differences away from kinks, and their integral with one."""
     for length in _served(pace):
-        parts, subject = pace.parts(length), f"of a text of {length} position(s)"
+        parts, subject = pace.parts(length), f"in a sequence of {length} position(s)"
         u = (torch.arange(97 * parts, dtype=torch.float64) + 0.381966) / (97 * parts)
         slope = (_along(pace, u + _STEP, length) - _along(pace, u - _STEP, length)) / (2 * _STEP)
         speed = _along(pace, u, length, True)
         allowed = 1e-6 * parts * (1 + slope.abs())
         message = (
-            f"{subject} {{position}} has the speed {{got:.6g}} at u = {{u:.6g}}, its time rises at {{expected:.6g}}"
+            f"{subject} position {{position}} has the speed {{got:.6g}} at u = {{u:.6g}}, must be {{expected:.6g}}, "
+            "the derivative of its time"
         )
         yield Comparison("speeds", ("u", "position"), speed, slope, allowed, {"u": u}, message)
         u = (torch.arange(_MANY * parts, dtype=torch.float64) + 0.5) / (_MANY * parts)
         every = _along(pace, u, length, True)
         total, turns = every.mean(0), 8 * every.amax(0).nan_to_num(0, 0, 0) / len(u)
-        message = f"{subject} the measure of position {{position}} integrates to {{got:.6g}}, not to one"
+        message = f"{subject} the measure of position {{position}} integrates to {{got:.6g}}, must integrate to one"
         yield Comparison("measure", ("position",), total, torch.ones_like(total), 1e-6 + turns, message=message)
 
 
@@ -85,7 +87,7 @@ def _apart(pace: Pace, point: Point) -> Iterator[Comparison]:
         u, chance = _GRID[7::30], _chance(len(_GRID[7::30]), length) * pace.random
         together = pace.times(u, chance)
         alone = torch.cat([pace.times(u[i : i + 1], chance[i : i + 1]) for i in range(len(u))])
-        yield Comparison(f"times of {length} position(s), alone in the batch", ("text",), together, alone, 0.0)
+        yield Comparison(f"times of {length} position(s), alone in the batch", ("sequence",), together, alone, 0.0)
 
 
 def _blocks(pace: Pace, point: Point) -> Iterator[Comparison]:
@@ -97,7 +99,8 @@ def _blocks(pace: Pace, point: Point) -> Iterator[Comparison]:
         turn = torch.arange(parts - 1, -1, -1)[:, None]
         want = torch.where(block < turn, 0.0, torch.where(block > turn, 1.0, 0.375)).double()
         message = (
-            f"of a text of {length} the time of position {{position}} is {{got:.6g}}, block by block {{expected:.6g}}"
+            f"in a sequence of {length} the time of position {{position}} is {{got:.6g}}, must be {{expected:.6g}} "
+            "block by block"
         )
         got = _along(pace, u, length)
         yield Comparison("times of blocks", ("u", "position"), got, want, 1e-12, {"u": u}, message)
@@ -112,8 +115,8 @@ def _draws(pace: Pace, point: Point) -> Iterator[Comparison]:
         third = (3 * t).floor().clamp(0, 2)
         got = torch.stack([(measure * (third == k)).mean(0) for k in range(3)])
         message = (
-            f"of a text of {length} position(s) the draws of position {{position}} in a third of its time count "
-            "{got:.4g}, not a third"
+            f"in a sequence of {length} position(s) the draws of position {{position}} in a third of its time have "
+            "measure {got:.4g}, must have a third"
         )
         allowed = 12 / 1800 if not pace.random else 0.1
         yield Comparison(
@@ -141,26 +144,28 @@ def _entropy(pace: Pace, point: Point) -> Iterator[Comparison]:
             chance = _chance(1, length) * pace.random
             got = bound_along(pace, process, joint, chance)
             entropy = -torch.xlogy(joint, joint).sum()
-            message = f"the bound of {length} token(s), {name}, is {{got:.6g}} nats, their entropy {{expected:.6g}}"
-            yield Comparison("bound of the best denoiser", (), got, entropy, 1e-4, message=message)
+            message = (
+                f"the bound of {length} token(s), {name}, is {{got:.6g}} nats, must be their entropy, {{expected:.6g}}"
+            )
+            yield Comparison("bound of the exact denoiser", (), got, entropy, 1e-4, message=message)
 
 
 def _no_blocks(pace: Pace) -> str:
-    return "" if pace.block is not None else "texts do not go block by block"
+    return "" if pace.block is not None else "it has no blocks"
 
 
 CLAIMS = (
-    Claim("pace", "path", "times go from 0 to 1 in every position and never fall", "1e-12", _path,
-          means="the bound is an integral over a path from data to noise: what goes back, or does not arrive, is none"),
-    Claim("pace", "measure", "speeds are the derivative of times: the measure of every position is one", "1e-6",
+    Claim("pace", "path", "times go from 0 to 1 at every position and do not decrease", "1e-12", _path,
+          means="the bound is an integral over a path from data to noise: times must not decrease, and must reach 1"),
+    Claim("pace", "measure", "speeds are derivatives of times: each position's measure integrates to one", "1e-6",
           _measure, rests_on=("path",), means="each position must be counted once: speeds(u) must be d times / du"),
-    Claim("pace", "texts apart", "times of a sequence depend on its own u and chance only", "exactly", _apart,
+    Claim("pace", "texts apart", "times of a sequence depend on its u and chance only", "exactly", _apart,
           rests_on=("path",)),
-    Claim("pace", "blocks", "before the block that moves is data, behind it noise", "1e-12", _blocks,
+    Claim("pace", "blocks", "before the current block is data, after it noise", "1e-12", _blocks,
           applies=_no_blocks, rests_on=("path",)),
-    Claim("pace", "draws", "draws in strata count one in the mean", "1e-2", _draws, rests_on=("measure", "texts apart"),
-          means="parts must be how many even parts of the path there are"),
-    Claim("pace", "bound = entropy", "along the path the bound of the best denoiser is the entropy of two tokens",
+    Claim("pace", "draws", "the mean measure of stratified draws is one", "1e-2", _draws,
+          rests_on=("measure", "texts apart"), means="parts must be the number of equal parts of the path"),
+    Claim("pace", "bound = entropy", "along the path the bound of the exact denoiser is the entropy of two tokens",
           "1e-4", _entropy, rests_on=("measure",)),
 )  # fmt: skip
 

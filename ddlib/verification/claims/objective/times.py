@@ -64,7 +64,7 @@ def _ends(density: TimeDensity, point: Point) -> Iterator[Comparison]:
 def _positive(density: TimeDensity, point: Point) -> Iterator[Comparison]:
     g = density.density(_GRID)
     good = (g.isfinite() & (g > 0)).double()
-    message = "density({t:.6g}) must be positive and finite: what is never drawn would be missing in the bound"
+    message = "density({t:.6g}) must be positive and finite: times that are not drawn would bias the bound"
     yield Comparison("density is positive", (), good, torch.ones_like(g), 0.0, {"t": _GRID}, message)
     yield of_dtype("density(t)", g, torch.float64)
 
@@ -72,7 +72,7 @@ def _positive(density: TimeDensity, point: Point) -> Iterator[Comparison]:
 def _integrates(density: TimeDensity, point: Point) -> Iterator[Comparison]:
     low, high = _GRID[:-1], _GRID[1:]
     got, reached = density.cumulative(_GRID).diff(), integral(density.density, low, high)
-    quantity = "G(t + step) - G(t), where g integrates to the expected"
+    quantity = "G(t + step) - G(t), expected: integral of g"
     yield Comparison(quantity, (), got, reached, 1e-9, {"t": low})
 
 
@@ -84,7 +84,7 @@ def _inverse(density: TimeDensity, point: Point) -> Iterator[Comparison]:
     yield Comparison("inverse(cumulative(t))", (), back, _GRID, allowed, {"t": _GRID})
     u = torch.linspace(0, 1, 257, dtype=torch.float64)
     t = density.inverse(u)
-    yield Comparison("inverse(u) lies in [0, 1]", (), t, t.clamp(0, 1), 0.0, {"u": u})
+    yield Comparison("inverse(u) is in [0, 1]", (), t, t.clamp(0, 1), 0.0, {"u": u})
     slope = density.density(t.clamp(1e-16, 1 - _ROUNDING)).nan_to_num(0.0, posinf=0.0)
     yield Comparison("cumulative(inverse(u))", (), density.cumulative(t), u, 1e-12 + _ROUNDING * slope, {"u": u})
 
@@ -203,10 +203,10 @@ CLAIMS = (
     Claim("times", "positive", "g is positive and finite inside (0, 1)", "exactly", _positive),
     Claim("times", "integrates", "G is the integral of g, which is one", "1e-9", _integrates,
           rests_on=("ends", "positive")),
-    Claim("times", "inverse", "inverse undoes cumulative, and cumulative inverse", "1e-12 (+ rounding / g)", _inverse,
+    Claim("times", "inverse", "inverse and cumulative are inverse functions", "1e-12 (+ rounding / g)", _inverse,
           rests_on=("ends", "positive")),
     Claim("times", "weight", "the weight is (G(high) - G(low)) / g", "relative 1e-12", _weighs, rests_on=("positive",)),
-    Claim("times", "draws", "stratified draws are one in each slice of equal probability, in any interval",
+    Claim("times", "draws", "each slice of equal probability has one stratified draw, in any interval",
           "exactly", _draws, rests_on=("inverse",)),
     Claim("times", "same bound", "the weighted estimate of a bound has the expectation of uniform times",
           "1e-6", _same_bound, _DISTRIBUTION, rests_on=("integrates", "inverse", "weight")),
@@ -216,16 +216,16 @@ verify = verifier(*CLAIMS, *PART_CLAIMS)
 
 
 def _no_levels(process: ForwardProcess) -> str:
-    return "" if isinstance(process, HasLevelWeights) else "levels have no weights of their own"
+    return "" if isinstance(process, HasLevelWeights) else "levels have no separate weights"
 
 
 PROCESS_CLAIMS = (
-    Claim("times", "own density", "time_density gives a density of times", "1e-12", _own,
-          means="time_density must give a ddlib.times.TimeDensity that is positive inside (0, 1)"),
+    Claim("times", "own density", "time_density returns a density of times", "1e-12", _own,
+          means="time_density must return a ddlib.times.TimeDensity that is positive inside (0, 1)"),
     Claim("times", "efficient", "time_density has nearly the least variance", "2 times the least", _efficient,
           rests_on=("own density",)),
     Claim("times", "tails", "tail_exponents are those of the mean square near the data", "0.2", _tails),
-    Claim("times", "moments", "time_moments are mean and mean square of weight times what a level pays",
+    Claim("times", "moments", "time_moments are mean and mean square of weight times divergence per level",
           "relative 1e-9", _moments, ({"t": 0.5}, {"t": 1e-4}), ({"t": 0.99},), _no_levels),
 )  # fmt: skip
 """Claims about ``time_density`` of every process."""

@@ -24,7 +24,7 @@ def runs(weighting: Weighting) -> list[Case]:
     """
     every = four() | special()
     processes = [every[name] for name in ("masked", "xi", "uniform", "tree", "gidd", "masks only", "rates")]
-    refusal = "serves none of masks, hierarchies, uniform noise, GIDD and a rate matrix"
+    refusal = "supports none of masks, hierarchies, uniform noise, GIDD and a rate matrix"
     return served(weighting, processes, weighting.check, (TypeError, ValueError), refusal)
 
 
@@ -39,13 +39,13 @@ def _zeros(case: Case, point: Point) -> Iterator[Comparison]:
     given = weight.clone()
     found = case.subject(case.process, weight, x, z, t)
     yield of_dtype("the weight", found, torch.float64)
-    yield per_pair("the weight that it was given", x, z, weight, given, 0.0)
+    yield per_pair("the argument weight after the call", x, z, weight, given, 0.0)
     sound = (found.isfinite() & (found >= 0)).double()
     yield per_pair("1 where the weight is finite and not negative", x, z, sound, torch.ones_like(sound), 0.0)
     kept = torch.where(weight == 0, found, 0.0)
-    yield per_pair("the weight where the bound has none", x, z, kept, torch.zeros_like(kept), 0.0)
+    yield per_pair("the weight where that of the bound is 0", x, z, kept, torch.zeros_like(kept), 0.0)
     counts = not bool((weight > 0).any()) or bool((found > 0).any())
-    yield stated("some weight", counts, f"no state of {case.process!r} has any weight at t = {point['t']:g}")
+    yield stated("some weight", counts, f"no state of {case.process!r} has a positive weight at t = {point['t']:g}")
 
 
 def _alone(case: Case, point: Point) -> Iterator[Comparison]:
@@ -53,7 +53,7 @@ def _alone(case: Case, point: Point) -> Iterator[Comparison]:
     found = case.subject(case.process, weight, x, z, t)
     rows = zip(*(values.T.split(1) for values in (weight, x, z)), strict=True)
     alone = torch.cat([case.subject(case.process, *row, t) for row in rows]).T
-    yield per_pair("the weight of a token by itself", x, z, alone, found, 1e-12 * (1 + found))
+    yield per_pair("the weight of a token alone in its batch", x, z, alone, found, 1e-12 * (1 + found))
 
 
 def _losses(case: Case, point: Point) -> Iterator[Comparison]:
@@ -70,14 +70,14 @@ def _losses(case: Case, point: Point) -> Iterator[Comparison]:
     assert isinstance(fused, Tensor)
     yield per_pair("linear_training_loss", x, z, fused, expected, allowed)
     if case.subject.bound:
-        yield per_pair("the loss that is said to be the bound", x, z, loss, bound, 1e-12 * (1 + bound))
+        yield per_pair("the loss declared to be the bound", x, z, loss, bound, 1e-12 * (1 + bound))
 
 
 _T = ({"t": 0.5}, {"t": 1e-6}, {"t": 1 - 1e-6})
 _ENDS = ({"t": 0.0}, {"t": 1.0}, {"t": 1e-8}, {"t": 0.05}, {"t": 0.95})
 
 CLAIMS = (
-    Claim("weighting", "weights", "finite and not negative, 0 where the bound's are, never all 0", "exactly",
+    Claim("weighting", "weights", "finite and not negative, 0 where the bound's are, not all 0", "exactly",
           _zeros, _T, _ENDS),
     Claim("weighting", "one token", "a token's weight depends on no other token of the batch", "relative 1e-12", _alone,
           ({"t": 0.5},), ({"t": 1e-6}, {"t": 0.9}), rests_on=("weights",)),

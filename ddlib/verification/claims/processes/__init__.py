@@ -65,7 +65,7 @@ def verify(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
             results += evaluate_claims(claims, part, full)
     if subject is None:
         results += evaluate_claims(SIZE_CLAIMS, given, full)
-        return explained(results), f"no reduction: {given.num_states} states checked as given"
+        return explained(results), f"no reduction: {given.num_states} states verified as given"
     results += evaluate_claims(CLAIMS, subject, full, lambda: _smaller(subject))
     if learned.parameters(subject):
         results += evaluate_claims(learned.CLAIMS, subject, full, lambda: _smaller(subject))
@@ -87,15 +87,19 @@ def _small_enough(given: ForwardProcess) -> ForwardProcess | None:
     except TypeError:  # the class has no small copy
         return given if given.num_states <= ENUMERATED else None
     if type(reduced) is not type(given):
-        raise TypeError(f"{type(given).__name__}.small_copy gives a {type(reduced).__name__}, must give its own kind")
+        raise TypeError(
+            f"{type(given).__name__}.small_copy returns a {type(reduced).__name__}, must return its own class"
+        )
     return reduced
 
 
 def _reduces(given: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    yield stated("reduced", isinstance(given.small_copy(REDUCED), ForwardProcess), "small_copy gives no process")
+    yield stated("reduced", isinstance(given.small_copy(REDUCED), ForwardProcess), "small_copy returns no process")
 
 
-_REDUCES = Claim("as given", "reduced", "a large process gives a small one of its kind", "exactly", _reduces)
+_REDUCES = Claim(
+    "as given", "reduced", "small_copy of a large process is a small one of its class", "exactly", _reduces
+)
 
 
 def _smaller(subject: ForwardProcess) -> Iterator[ForwardProcess]:

@@ -66,9 +66,9 @@ def _moves(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     yield Comparison("Q_t after .to(bfloat16)", ("from", "to"), moved.rate_matrix(t), process.rate_matrix(t), 0.0)
     away = copy.deepcopy(process).to("meta")
     left = sorted({name for module in away.modules() for name in _left_behind(module)})
-    message = f"{', '.join(left)}: left behind by .to(device), must move with the process"
-    hint = "a tensor moves as an attribute of a ddlib.utils.precision.Float64Module, which every process is"
-    yield stated("tensors left behind by .to(device)", not left, message, hint)
+    message = f"{', '.join(left)}: not moved by .to(device), must move with the process"
+    hint = "a tensor moves if it is an attribute of a ddlib.utils.precision.Float64Module, such as a process"
+    yield stated("tensors not moved by .to(device)", not left, message, hint)
 
 
 def _left_behind(module: nn.Module) -> Iterator[str]:
@@ -86,10 +86,10 @@ CLAIMS = (
           ({"t": 0.5, "distribution": 1}, {"t": 1e-3, "distribution": 2}),
           ({"t": 1 - 1e-3, "distribution": 3}, {"t": 0.03, "distribution": 0}),
           rests_on=("rates", "distributions", "elementwise", "dtypes and shapes")),
-    Claim("numerics", "half precision", "half-precision logits are computed in float32 and left alone", "exactly",
+    Claim("numerics", "half precision", "half-precision logits are computed in float32 and not modified", "exactly",
           _half, ({"t": 0.5, "distribution": 1},), rests_on=("closed = generic", "float32")),
-    Claim("numerics", "dtypes and shapes", "answers have the dtype of the arguments and one entry per state", "exactly",
+    Claim("numerics", "dtypes and shapes", "results have the dtype of the arguments and one entry per state", "exactly",
           _dtypes, ({"t": 0.5},), rests_on=("answers",)),
-    Claim("numerics", "moves", ".to moves every tensor and changes no number", "exactly", _moves,
+    Claim("numerics", "moves", ".to moves every tensor and changes no values", "exactly", _moves,
           ({"s": 0.2, "t": 0.6},), rests_on=("rates", "distributions")),
 )  # fmt: skip

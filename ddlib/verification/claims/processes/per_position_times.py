@@ -79,12 +79,12 @@ def _drawn(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     yield from in_any_batch(quantity, lambda index, noise: process.sample(x[index], t[index], noise))
 
 
-_MEANS = "methods do not take times (B, L): add the axis of the positions by ddlib.processes.unsqueeze_times"
+_MEANS = "methods do not take times (B, L): add the axis of the positions with ddlib.processes.unsqueeze_times"
 
 CLAIMS = (
-    Claim("process", "own times", "an answer at times (B, L) is that of each position by itself", "relative 1e-11",
+    Claim("process", "own times", "a result at times (B, L) is that of each position alone", "relative 1e-11",
           _apart, ({"t": 0.9},), ({"t": 1e-6}, {"t": 1 - 1e-6}), rests_on=("batches",), means=_MEANS),
-    Claim("draws", "own times drawn", "positions are drawn by their own times", "binomial bounds, false alarm 1e-6",
+    Claim("draws", "own times drawn", "each position is drawn at its own time", "binomial bounds, false alarm 1e-6",
           _drawn, ({"s": 0.2, "u": 0.5, "t": 0.8},), rests_on=("sample", "advance", "jump and land", "own times"),
           means=_MEANS),
 )  # fmt: skip

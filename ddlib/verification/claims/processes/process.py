@@ -47,7 +47,7 @@ def _rates(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
                      hint=_transposed(q, 0.0))  # fmt: skip
     yield Comparison("rate Q_t(y, z) >= 0", ("from", "to"), off, off.clamp_min(0), 0.0)
     moving = torch.tensor(float(off.isfinite().all() and off.max() > 0))
-    yield Comparison("Q_t is finite and moves something", (), moving, torch.tensor(1.0), 0.0)
+    yield Comparison("Q_t is finite and has a positive rate", (), moving, torch.tensor(1.0), 0.0)
 
 
 def _row_sums(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -151,8 +151,8 @@ def _refusals(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         hint = f"write as the first line of {call}: self.check_inputs(x=x, t=t)"
         for what, arguments in bad.items():
             answer = _answer(method, arguments)
-            message = f"{call} {answer} {what.rstrip(',')}: must raise a ValueError or TypeError that says so"
-            yield stated(f"{call} refuses {what}", not answer, message, hint)
+            message = f"{call} {answer} {what.rstrip(',')}: must raise a ValueError or TypeError that describes it"
+            yield stated(f"{call} rejects {what}", not answer, message, hint)
 
 
 def _answer(method: Callable[..., object], arguments: tuple[torch.Tensor, torch.Tensor]) -> str:
@@ -204,12 +204,12 @@ CLAIMS = (
     Claim("process", "Kolmogorov", "transitions solve dP/dt = P Q_t, by an ODE solver", "2e-7", _kolmogorov,
           _ST, ({"s": 0.02, "t": 0.98}, {"s": 0.5, "t": 0.75}, {"s": 0.01, "t": 0.05}, {"s": 0.9, "t": 0.99}),
           rests_on=("rates", "Chapman-Kolmogorov"),
-          means="rate_matrix and transition disagree: expected is what the rates lead to, got what transition returns"),
+          means="rate_matrix and transition disagree: expected is computed from the rates, got is from transition"),
     Claim("process", "Chapman-Kolmogorov", "q_{t|s} = q_{u|s} q_{t|u}", "1e-10", _chapman_kolmogorov,
           _SUT, ({"s": 1e-3, "u": 0.01, "t": 0.999}, {"s": 0.0, "u": 1e-6, "t": 0.5},
                  {"s": 0.5, "u": 0.9, "t": 1 - 1e-6}, {"s": 0.3, "u": 0.3001, "t": 0.3002}),
           rests_on=("distributions",),
-          means="transition disagrees with itself: expected is two steps by way of u, got is one step"),
+          means="transition disagrees with itself: expected is two steps via u, got is one step"),
     Claim("process", "digits", "small probabilities keep their digits near the data", "relative 1e-6", _digits,
           ({"t": 1e-4},), ({"t": 1e-7}, {"t": 1e-2}), rests_on=("Chapman-Kolmogorov", "marginals"),
           means="small probabilities have lost their digits: expected is two half steps, got is one step. For a "
@@ -217,14 +217,14 @@ CLAIMS = (
                 "multiply non-negative numbers only"),
     Claim("process", "marginals", "q_0 is the data and q_t = q_0 q_{t|0}", "1e-10", from_data, _T, (*_NEAR, *_MORE),
           rests_on=("Kolmogorov",),
-          means="marginal and transition disagree: expected is what transition leads to, got what marginal returns"),
+          means="marginal and transition disagree: expected is computed from transition, got is from marginal"),
     Claim("process", "linearity", "predictive and likelihoods are those of the marginals", "1e-12", _linear,
           ({"t": 0.5, "distribution": 1}, {"t": 1e-6, "distribution": 2}),
           ({"t": 0.9, "distribution": 0}, {"t": 1.0, "distribution": 3}),
           rests_on=("distributions",)),
-    Claim("process", "batches", "results of a position depend on its own token and time only", "1e-12", _rows,
+    Claim("process", "batches", "results of a position depend on its token and time only", "1e-12", _rows,
           ({"t": 0.5},), rests_on=("distributions",),
-          means="sequences of one batch share something: t is (B,), a time for each"),
+          means="the sequences of a batch are not independent: t is (B,), a time for each"),
     Claim("process", "refusals", "invalid tokens and times raise an informative error", "exactly", _refusals),
     Claim("process", "prior", "the prior is z_1 of a uniform token and prior_kl is KL(q_t(.|x) || that of q_t)",
           "1e-10", _prior, rests_on=("linearity",)),

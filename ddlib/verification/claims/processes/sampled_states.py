@@ -96,7 +96,7 @@ def _path(process: LevelProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _no_path(process: ForwardProcess) -> str:
-    return "" if isinstance(process, LevelProcess) else "jump times depend on the network where levels do"
+    return "" if isinstance(process, LevelProcess) else "levels, and so jump times, depend on the network"
 
 
 def _keyed(process: ForwardProcess, point: Point, quantity: str = "z_t", **levels: str) -> Iterator[Comparison]:
@@ -130,13 +130,13 @@ def _balanced_levels(process: ForwardProcess, point: Point) -> Iterator[Comparis
     chance = marginals(process, t)[text[0]][z[:, 0]] * marginals(process, t)[text[1]][z[:, 1]]
     balance = _balances(process, x, z, t)
     chosen = torch.where(balance > 0, chance / torch.where(balance > 0, balance, 1.0), 0.0)
-    yield Comparison("chances of all draws, summed", (), chosen.sum(), torch.ones_like(chosen.sum()), 1e-9)
+    yield Comparison("probabilities of all draws, summed", (), chosen.sum(), torch.ones_like(chosen.sum()), 1e-9)
     missed = (balance <= 0) & (chance > 0)
     if bool(missed.any()):
         some, there = x[missed], z[missed]
         scores = logits(process, point["distribution"]).expand(*some.shape, -1)
         lost = nelbo(process, scores, some, there, at(t, len(some))).sum(-1)
-        quantity = "bound of a text that is never drawn"
+        quantity = "bound of a sequence that is not drawn"
         yield Comparison(quantity, (), lost, torch.zeros_like(lost), 1e-12, {"z_0": there[:, 0], "z_1": there[:, 1]})
     pairs = process.sample(text.expand(n, -1).contiguous(), at(t, n), torch.Generator().manual_seed(14), "balanced")
     yield drawn_jointly("balanced draws", ("z_0", "z_1"), pairs, chosen.view(size, size))
@@ -146,7 +146,7 @@ CLAIMS = (
     Claim("draws", "sample", "z_t follows q_t(.|x)", "binomial bounds, false alarm 1e-6", _forward,
           ({"t": 0.5}, {"t": 0.05}), ({"t": 0.9}, {"t": 0.0}, {"t": 1.0}, {"t": 0.3}),
           rests_on=("marginals",)),
-    Claim("draws", "advance", "states go forwards by q_{t|s}", "binomial bounds, false alarm 1e-6", _onward,
+    Claim("draws", "advance", "z_t given z_s follows q_{t|s}", "binomial bounds, false alarm 1e-6", _onward,
           ({"s": 0.2, "t": 0.6},), ({"s": 0.0, "t": 1.0}, {"s": 0.5, "t": 0.501}), rests_on=("distributions",)),
     Claim("draws", "sample_prior", "z_1 follows the prior", "binomial bounds, false alarm 1e-6", _prior,
           rests_on=("prior", "sample")),
@@ -157,14 +157,14 @@ CLAIMS = (
     Claim("draws", "generation", "ancestral sampling with the exact model of a token draws from its distribution",
           "binomial bounds, false alarm 1e-6", _generation, ({"distribution": 1},), ({"distribution": 0},), remembers,
           rests_on=("jump and land", "sample_prior", "forgets")),
-    Claim("draws", "path", "jump times drawn up front are those of the chain", "binomial bounds, false alarm 1e-6",
+    Claim("draws", "path", "jump times drawn in advance are those of the chain", "binomial bounds, false alarm 1e-6",
           _path, applies=_no_path, rests_on=("marginals", "prior", "inverse")),
-    Claim("draws", "keyed noise", "noise belongs to the example, not to its batch", "exactly", _keyed, ({"t": 0.5},),
+    Claim("draws", "keyed noise", "noise depends on the example, not on its batch", "exactly", _keyed, ({"t": 0.5},),
           rests_on=("sample",)),
-    Claim("levels", "balanced levels", "balanced texts are drawn in proportion to q_t over balance, where the bound is",
+    Claim("levels", "balanced levels", "balanced draws have probability q_t / balance where the bound is not 0",
           "1e-9; binomial bounds, false alarm 1e-6", _balanced_levels, ({"t": 0.4, "distribution": 1},),
           ({"t": 0.05, "distribution": 2}, {"t": 0.95, "distribution": 3}), _cannot, ("sample", "rates", "weights")),
-    Claim("levels", "keyed levels", "levels that a text's tokens share belong to the example, not to its batch",
+    Claim("levels", "keyed levels", "balanced levels depend on the example, not on its batch",
           "exactly", partial(_keyed, quantity="balanced z_t", levels="balanced"), ({"t": 0.5},), applies=_cannot,
           rests_on=("keyed noise",)),
 )  # fmt: skip

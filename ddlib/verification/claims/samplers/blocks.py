@@ -119,17 +119,17 @@ def _kept(run: Case, point: Point) -> Iterator[Comparison]:
         noise = KeyedGenerator(seed=2, step=1, index=torch.arange(_ROWS))
         return _draw(run, denoiser, _ROWS, 3, pace=LeftToRight(), keep=keep, prompt=given, generator=noise)
 
-    for what, given in (("", None), (" behind a prompt", prompt)):
-        quantity = f"tokens{what} with what is kept of those before"
+    for what, given in (("", None), (" after a prompt", prompt)):
+        quantity = f"tokens{what} with cached blocks"
         yield Comparison(quantity, ("example", "position"), drawn(True, given), drawn(False, given), 0.0)
 
 
-_approximate = needs("exact_marginals", "states that its steps are approximate")
-_one_time = needs("own_times", "takes all positions of a text at one time")
+_approximate = needs("exact_marginals", "has approximate steps")
+_one_time = needs("own_times", "has one time for all positions of a sequence")
 
 
 def _several(run: Case) -> str:
-    return "" if run.subject.supports_stopping else f"a row of {type(run.subject).__name__} is several texts"
+    return "" if run.subject.supports_stopping else f"a row of {type(run.subject).__name__} has several sequences"
 
 
 def _no_token(run: Case) -> str:
@@ -144,7 +144,7 @@ CLAIMS = (
           means="the model gets tokens before a window at time 0, and positions after it as noise at time 1"),
     Claim("sampler", "tokens kept", "a denoiser with a cache of finished blocks draws the same tokens",
           "exactly", _kept, applies=at_length(1, _several), rests_on=("keyed noise",)),
-    Claim("sampler", "in any order", "and in random orders, where positions have times of their own",
+    Claim("sampler", "in any order", "and in random orders, with a time per position",
           "binomial bounds, false alarm 1e-6", _in_any_order, ({"steps": 2},), ({"steps": 1}, {"steps": 5}), _one_time,
           rests_on=("one token",)),
 )  # fmt: skip

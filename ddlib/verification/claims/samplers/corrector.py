@@ -86,7 +86,7 @@ def _calls(case: Case, point: Point) -> Iterator[Comparison]:
     most, most_end = case.subject.max_model_calls, case.subject.max_finalize_calls
     used = torch.tensor([first, next(calls) - first - 1])
     yield Comparison(
-        f"network calls, at most {most} of a correction and {most_end} in the end", ("0: a correction, 1: the end",),
+        f"network calls, at most {most} per correction and {most_end} at the end", ("0: a correction, 1: the end",),
         used, used.minimum(torch.tensor([most, most_end])), 0.0,
     )  # fmt: skip
 
@@ -103,8 +103,8 @@ def _repeats(case: Case, point: Point) -> Iterator[Comparison]:
     yield from in_any_batch("states", corrected, rows)
 
 
-_shifting = needs("exact_marginals", "states that it keeps no distribution")
-_approximate = needs("consistent_joint", "states that its sequences are approximate")
+_shifting = needs("exact_marginals", "keeps no distribution")
+_approximate = needs("consistent_joint", "has approximate sequences")
 
 _TIMES = ({"t": 0.3}, {"t": 0.7})
 
@@ -117,7 +117,7 @@ CLAIMS = (
     Claim("corrector", "joint distribution", "two dependent positions keep their joint distribution, after short steps",
           "binomial bounds, false alarm 1e-6", _joint, _TIMES, ({"t": 0.1}, {"t": 0.95}), _approximate,
           rests_on=("two tokens",)),
-    Claim("corrector", "network calls", "no more than max_model_calls", "exactly", _calls),
+    Claim("corrector", "network calls", "at most max_model_calls", "exactly", _calls),
     Claim("corrector", "keyed noise", "the same noise draws the same states, in any batch", "exactly", _repeats),
 )  # fmt: skip
 

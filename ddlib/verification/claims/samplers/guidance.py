@@ -32,7 +32,7 @@ from ddlib.verification.framework.reference import exact_cavity, sequences
 _DRAWS, _TEXTS = 3000, 4
 _MANY = 64
 """Largest number of states for which all single changes are tried one by one."""
-_AXES = ("text", "position", "choice")
+_AXES = ("sequence", "position", "choice")
 
 
 def labelled(size: int) -> Tensor:
@@ -55,7 +55,7 @@ def classifier(process: ForwardProcess, joint: Tensor) -> Callable[[Tensor, Tens
 
 
 def _refuse(*given: Any) -> Tensor:
-    raise AssertionError("a part is called that has no say")
+    raise AssertionError("a part of weight 0 is called")
 
 
 def _alone(guided: Guidance, part: Denoiser, strength: Any, interval: tuple[float, float] = (0.0, 1.0)) -> Guidance:
@@ -71,7 +71,9 @@ def _limits(guided: Guidance, point: Point) -> Iterator[Comparison]:
         only, what = _alone(guided, part, strength), f"at strength {strength:g}"
         yield Comparison(f"the logits {what}", _AXES, only(z, t), part(z, t), 0.0)
         same = only.parameterization == guided.of_parts and not only.has_step_distribution
-        yield stated("what the logits mean", same, f"{what} they must mean what those of the part mean")
+        yield stated(
+            "parameterization of the logits", same, f"{what} they must have the parameterization of those of the part"
+        )
         moving = _alone(guided, part, lambda t, strength=strength: strength)
         probs = target_probs(process, part, guided.of_parts, z, kind(moving))
         yield Comparison(f"the distribution {what}, by a function of t", _AXES, steered(moving, z), probs, 1e-6)
@@ -181,7 +183,7 @@ def _draws(guided: Guidance, point: Point) -> Iterator[Comparison]:
     z = start.repeat_interleave(_DRAWS, 0)
     outcomes = _back(guided, z, generator).view(len(start), _DRAWS, -1).transpose(0, 1).flatten(1)
     counts = tally(outcomes, process.num_states).view_as(probs)
-    yield frequencies(f"draws of z_s at s = {EARLY:g}", ("text", "position", "z_s"), counts, probs, _DRAWS)
+    yield frequencies(f"draws of z_s at s = {EARLY:g}", ("sequence", "position", "z_s"), counts, probs, _DRAWS)
 
 
 def _back(guided: Guidance, z: Tensor, generator: Generator) -> Tensor:
@@ -198,7 +200,7 @@ def _possible(quantity: str, process: ForwardProcess, z: Tensor, got: Tensor, ex
 
 
 def _two(guided: Guidance) -> str:
-    return "" if hasattr(guided, "unconditional") else "it is not made of two denoisers"
+    return "" if hasattr(guided, "unconditional") else "it does not have two denoisers"
 
 
 def _one(guided: Guidance) -> str:
@@ -210,12 +212,12 @@ def _listed(guided: Guidance) -> str:
         size = few(guided.process).num_states
     except TypeError as error:
         return str(error)
-    return "" if size <= SMALL else f"more than {SMALL} states: not all texts are listed"
+    return "" if size <= SMALL else f"more than {SMALL} states: not all sequences are enumerated"
 
 
 def _tried(guided: Guidance) -> str:
     size = guided.process.num_states
-    return _one(guided) or ("" if size <= _MANY else f"more than {_MANY} states: not all changes are tried")
+    return _one(guided) or ("" if size <= _MANY else f"more than {_MANY} states: not all changes are evaluated")
 
 
 def _certain(guided: Guidance) -> str:
@@ -239,11 +241,11 @@ def _by_logits(guided: Guidance) -> str:
 _STRENGTHS: tuple[Point, ...] = ({"strength": 0.5}, {"strength": 2.5})
 
 CLAIMS = (
-    Claim("guidance", "limits", "at the strengths of its parts and outside its interval it is the part, called alone",
+    Claim("guidance", "limits", "at strengths with one part, and outside its interval, it equals this part",
           "exactly, probabilities to 1e-6", _limits),
-    Claim("guidance", "tempering", "the next distribution is that of both parts to the powers gamma and 1 - gamma",
+    Claim("guidance", "tempering", "the next distribution is the product of the parts to the powers gamma, 1 - gamma",
           "1e-9", _tempers, _STRENGTHS, ({"strength": 0.1}, {"strength": 6.0}), _two, rests_on=("limits",)),
-    Claim("guidance", "tempered joint", "with exact parts it is that from all sequences of two tokens, listed", "1e-9",
+    Claim("guidance", "tempered joint", "with exact parts it equals that of all enumerated pairs of tokens", "1e-9",
           _joint_free, _STRENGTHS, ({"strength": 6.0},), lambda guided: _two(guided) or _listed(guided),
           rests_on=("tempering",)),
     Claim("guidance", "single changes", "each change is weighted by the classifier, evaluated for it separately",
@@ -251,7 +253,7 @@ CLAIMS = (
     Claim("guidance", "Bayes", "with the exact classifier and strength 1 the next distribution is that given the label",
           "1e-9", _bayes, applies=lambda guided: _one(guided) or _listed(guided) or _certain(guided),
           rests_on=("single changes",)),
-    Claim("guidance", "first order", "of a linear classifier it is exact, of a square it is its slope at z", "1e-5",
+    Claim("guidance", "first order", "exact for a linear classifier, the slope at z for a quadratic one", "1e-5",
           _slopes, applies=_one, rests_on=("single changes",)),
     Claim("guidance", "draws", "z_s follows the steered distribution, and levels are as without guidance",
           "binomial bounds, false alarm 1e-6", _draws, applies=_by_logits, rests_on=("tempering", "single changes")),

@@ -80,9 +80,9 @@ def _calls(case: Case, point: Point) -> Iterator[Comparison]:
 
 CLAIMS = (
     Claim("length", "keyed noise", "the same noise draws the same tokens, in any batch", "exactly", _repeats),
-    Claim("length", "limits", "the prompt stays at every step, and all positions are tokens in the end", "exactly",
+    Claim("length", "limits", "the prompt does not change, and all positions are tokens at the end", "exactly",
           _limits),
-    Claim("length", "network calls", "the rule shares the call of the step", "exactly", _calls),
+    Claim("length", "network calls", "the rule uses the network call of the step", "exactly", _calls),
 )  # fmt: skip
 
 verify = case_verifier("length", runs, CLAIMS, PART_CLAIMS)

@@ -64,7 +64,7 @@ def _read(run: Case, denoiser: Callable[[Tensor, Tensor], Tensor], steps: int) -
 
 def _sums(run: Case, point: Point) -> Iterator[Comparison]:
     total = _read(run, opinionated(run.process), int(point["steps"])).sum()
-    yield Comparison("likelihoods of all texts, summed", (), total, torch.ones_like(total), 1e-9)
+    yield Comparison("likelihoods of all sequences, summed", (), total, torch.ones_like(total), 1e-9)
 
 
 def _drawn(run: Case, point: Point) -> Iterator[Comparison]:
@@ -76,7 +76,7 @@ def _drawn(run: Case, point: Point) -> Iterator[Comparison]:
 
 def _exact(run: Case, point: Point) -> Iterator[Comparison]:
     found = _read(run, exact_cavity(run.process, run.pair), _ALL)
-    yield Comparison("likelihood, given the best network", ("x_0", "x_1"), found.view_as(run.pair), run.pair, 1e-9)
+    yield Comparison("likelihood, with the exact network", ("x_0", "x_1"), found.view_as(run.pair), run.pair, 1e-9)
 
 
 def _enumerated(run: Case, denoiser: Callable[[Tensor, Tensor], Tensor], group: int) -> Tensor:
@@ -109,7 +109,7 @@ def _paths(run: Case, point: Point) -> Iterator[Comparison]:
     tokens = sequences(run.process.vocab_size, 2)
     found = likelihood(run.process, denoiser, tokens, run.subject, group=group).log_likelihood.exp()
     expected = _enumerated(run, denoiser, group)
-    yield Comparison("likelihood, and all paths", ("x_0", "x_1"), found.view_as(expected), expected, 1e-9)
+    yield Comparison("likelihood, against all paths", ("x_0", "x_1"), found.view_as(expected), expected, 1e-9)
 
 
 def _one_by_one(run: Case, point: Point) -> Iterator[Comparison]:
@@ -117,11 +117,11 @@ def _one_by_one(run: Case, point: Point) -> Iterator[Comparison]:
     denoiser, exact = opinionated(run.process), exact_cavity(run.process, run.pair)
     costs = order_costs(run.process, denoiser, tokens, run.subject, 2)
     total = (-costs.chain).exp().sum()
-    yield Comparison("chains of all texts, summed", (), total, torch.ones_like(total), 1e-9)
+    yield Comparison("chains of all sequences, summed", (), total, torch.ones_like(total), 1e-9)
     sets = likelihood(run.process, denoiser, tokens, run.subject, group=2).log_likelihood
-    yield Comparison("nats of sets", ("text",), costs.sets, -sets, 1e-9)
+    yield Comparison("nats of sets", ("sequence",), costs.sets, -sets, 1e-9)
     chain = (-order_costs(run.process, exact, tokens, run.subject, 2).chain).exp()
-    yield Comparison("chain, given the best network", axes, chain.view_as(run.pair), run.pair, 1e-9)
+    yield Comparison("chain, with the exact network", axes, chain.view_as(run.pair), run.pair, 1e-9)
 
 
 def _by_blocks(run: Case, point: Point) -> Iterator[Comparison]:
@@ -131,7 +131,7 @@ def _by_blocks(run: Case, point: Point) -> Iterator[Comparison]:
             found = likelihood(
                 run.process, denoiser(run.process, run.pair), tokens, run.subject, pace=Blocks(1), keep=keep
             ).log_likelihood.exp()
-            what = f"likelihood by blocks, given {denoiser.__name__}{', kept' if keep else ''}"
+            what = f"likelihood by blocks, with {denoiser.__name__}{', cached' if keep else ''}"
             yield Comparison(what, ("x_0", "x_1"), found.view_as(run.pair), run.pair, 1e-9)
 
 
@@ -143,11 +143,11 @@ CLAIMS = (
           at_length(2), rests_on=("sums to one",)),
     Claim("likelihood", "best network", "with the exact network it is the probability of the sequence", "1e-9", _exact,
           applies=at_length(2, hurried), rests_on=("sums to one",)),
-    Claim("likelihood", "all paths", "in sets it is the probability of all paths of the sampler, for any network",
+    Claim("likelihood", "all paths", "in sets it is the sum over all paths of the sampler, for any network",
           "1e-9", _paths, ({"group": 1}, {"group": 2}), applies=at_length(2), rests_on=("sums to one",),
           means="the order may depend on the states alone, and positions of a set are independent given the states"),
     Claim("likelihood", "one at a time", "the chain of an order sums to one, and is exact with the exact network",
           "1e-9", _one_by_one, applies=at_length(2), rests_on=("sums to one",)),
-    Claim("likelihood", "by blocks", "with the exact network it is exact along blocks too, with a cache and without",
+    Claim("likelihood", "by blocks", "with the exact network it is exact by blocks too, with a cache and without",
           "1e-9", _by_blocks, applies=at_length(1), rests_on=("sums to one",)),
 )  # fmt: skip

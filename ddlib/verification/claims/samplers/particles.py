@@ -91,7 +91,7 @@ def _tilted(run: Case, point: Point) -> Iterator[Comparison]:
     same = torch.Generator().set_state(generator.get_state())
     estimate = particles.weighed(call, state).log_mean().exp()
     text = particles.finalize(replace(call, generator=same), state)
-    yield _means("E[Z 1(text)]", text, estimate, _tilt(run, _joint(run), 0.0))
+    yield _means("E[Z 1(x)]", text, estimate, _tilt(run, _joint(run), 0.0))
 
 
 def _many(run: Case, point: Point) -> Iterator[Comparison]:
@@ -102,7 +102,9 @@ def _many(run: Case, point: Point) -> Iterator[Comparison]:
     for k in range(call.steps):
         state = many.step(call, state, k)
     text, distribution = many.finalize(call, state), _tilt(run, _joint(run), 0.0)
-    yield drawn_jointly(f"texts drawn from {_MANY} particles", ("x_0", "x_1"), text, distribution / distribution.sum())
+    yield drawn_jointly(
+        f"sequences drawn from {_MANY} particles", ("x_0", "x_1"), text, distribution / distribution.sum()
+    )
 
 
 def _alone(run: Case, point: Point) -> Iterator[Comparison]:
@@ -129,19 +131,19 @@ def _prompted(run: Case, point: Point) -> Iterator[Comparison]:
         run.process, network, (64, 2), particles, 6, torch.tensor([given]), compact=False, generator=generator
     )
     for what, first in (("seen", torch.cat(seen)), ("returned", tokens[:, 0])):
-        yield Comparison(f"the prompt as it was {what}", ("example",), first, torch.full_like(first, given), 0.0)
+        yield Comparison(f"the prompt, as {what}", ("example",), first, torch.full_like(first, given), 0.0)
 
 
 def _approximate(run: Case) -> str:
     inside = run.subject.sampler
-    return "" if inside.exact_marginals else f"{type(inside).__name__} states that its steps are approximate"
+    return "" if inside.exact_marginals else f"{type(inside).__name__} has approximate steps"
 
 
 CLAIMS = (
-    Claim("particles", "prompted", "network and reward see the prompt in every particle", "exactly", _prompted),
-    Claim("particles", "tilt", "estimates of E[f exp(scale r)] have the right mean, and so on the way",
+    Claim("particles", "prompted", "network and reward get the prompt in every particle", "exactly", _prompted),
+    Claim("particles", "tilt", "estimates of E[f exp(scale r)] have the right mean, at every step",
           f"{_ERRORS:g} standard errors", _tilted, ({"steps": 3},), ({"steps": 1}, {"steps": 12}), _approximate),
-    Claim("particles", "many", "sequences follow p(x) exp(scale r(x)) as particles grow many",
+    Claim("particles", "many", "sequences follow p(x) exp(scale r(x)) for many particles",
           "binomial bounds, false alarm 1e-6", _many, applies=_approximate, rests_on=("tilt",)),
-    Claim("particles", "rows", "a row resamples on its own, by its own noise", "exactly", _alone),
+    Claim("particles", "rows", "a row is resampled independently, with its own noise", "exactly", _alone),
 )  # fmt: skip

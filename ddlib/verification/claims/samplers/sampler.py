@@ -54,7 +54,7 @@ def _one_token(run: Case, point: Point) -> Iterator[Comparison]:
     probs = run.token
     tokens = run.draw(probs, _DRAWS, torch.Generator().manual_seed(1), int(point["steps"]))
     inside = tokens.clamp(0, len(probs) - 1)
-    yield Comparison("words", ("example", "position"), tokens, inside, 0.0)
+    yield Comparison("tokens", ("example", "position"), tokens, inside, 0.0)
     yield drawn("draws of a token", ("position", "x"), tokens, probs[None])
 
 
@@ -80,16 +80,16 @@ def _seen(run: Case, tokens: Tensor, into: list[Comparison], every: int = 1) -> 
     return keep
 
 
-_discretised = needs("exact_marginals", "states that its steps are approximate")
-hurried = needs("consistent_joint", "states that its sequences are approximate")
+_discretised = needs("exact_marginals", "has approximate steps")
+hurried = needs("consistent_joint", "has approximate sequences")
 """Return the reason why sequences need not follow the joint distribution; empty if they must."""
-_no_draw = needs("exact_marginals consistent_joint", "states that its tokens are no draws")
+_no_draw = needs("exact_marginals consistent_joint", "has tokens that are not draws")
 """Return the reason why draws are not checked: neither marginals nor the joint distribution converge."""
 
 
 def _off_the_grid(run: Case) -> str:
     return _discretised(run) or (
-        "" if run.subject.on_time_grid else "its states are those of events, at no time of the grid"
+        "" if run.subject.on_time_grid else "its states are at times of events, not of the grid"
     )
 
 
@@ -129,7 +129,7 @@ def _calls(run: Case, point: Point) -> Iterator[Comparison]:
     used = torch.tensor(next(calls))
     most = run.subject.max_model_calls * steps + run.subject.max_finalize_calls
     yield Comparison(f"network calls, at most {most} in {steps} steps", (), used, used.clamp_max(most), 0.0)
-    yield Comparison("words", ("example", "position"), tokens, tokens.clamp(0, run.process.vocab_size - 1), 0.0)
+    yield Comparison("tokens", ("example", "position"), tokens, tokens.clamp(0, run.process.vocab_size - 1), 0.0)
 
 
 def _repeats(run: Case, point: Point) -> Iterator[Comparison]:
@@ -177,15 +177,15 @@ CLAIMS = (
     Claim("sampler", "on the way", "the state of a token follows q_t at every time of the grid",
           "binomial bounds, false alarm 1e-6", _on_the_way, ({"steps": 6},), ({"steps": 24},),
           at_length(1, _off_the_grid), rests_on=("one token",)),
-    Claim("sampler", "two tokens", "two dependent tokens follow their joint distribution, and on the way each its q_t",
+    Claim("sampler", "two tokens", "two dependent tokens follow their joint distribution, and each its q_t on the way",
           "binomial bounds, false alarm 1e-6",
           _two_tokens, ({"steps": 100},), ({"steps": 400},), at_length(2, hurried), rests_on=("one token",)),
-    Claim("sampler", "prompt", "the prompt stands and conditions the rest", "binomial bounds, false alarm 1e-6",
+    Claim("sampler", "prompt", "the prompt is kept and conditions the rest", "binomial bounds, false alarm 1e-6",
           _prompts, applies=at_length(2, hurried), rests_on=("two tokens",)),
-    Claim("sampler", "network calls", "no more than max_model_calls, and tokens even after one step", "exactly", _calls,
+    Claim("sampler", "network calls", "at most max_model_calls, and tokens even after one step", "exactly", _calls,
           ({"steps": 1}, {"steps": 5}), applies=at_length(2)),
     Claim("sampler", "keyed noise", "the same noise draws the same tokens, in any batch", "exactly", _repeats,
           applies=at_length(2)),
-    Claim("sampler", "rows picked", "a row goes on the same wherever it is put, and however often", "exactly", _picked,
+    Claim("sampler", "rows picked", "selected or repeated rows continue as they would alone", "exactly", _picked,
           ({"steps": 12},), applies=at_length(2, _unpicked), rests_on=("keyed noise",)),
 )  # fmt: skip

@@ -65,8 +65,8 @@ def _order(run: Case, point: Point) -> Iterator[Comparison]:
     for steps, (coarse, fine) in zip(counts, pairwise(errors(run, counts)), strict=False):
         slope = math.inf if fine < _ROUNDING else math.log2(max(coarse, _ROUNDING) / fine)
         message = (
-            f"from {steps} to {2 * steps} steps the error of two tokens falls from {coarse:.3g} to {fine:.3g}, "
-            f"as steps to the minus {slope:.2f}; order = {order} claims {order}"
+            f"from {steps} to {2 * steps} steps the error of two tokens falls from {coarse:.3g} to {fine:.3g}, as "
+            f"steps ** -{slope:.2f}; order = {order} requires {order}"
         )
         yield stated("the order of the error", slope > order - _SLACK, message)
 
@@ -74,6 +74,6 @@ def _order(run: Case, point: Point) -> Iterator[Comparison]:
 CLAIMS = (
     Claim("sampler", "steps", "draws of a step follow its kernel, from every sequence of two states",
           "binomial bounds, false alarm 1e-6", _draws, ({"step": 1},), ({"step": 0}, {"step": 2})),
-    Claim("sampler", "order", "twice the steps divide the error of two tokens by two to the order, or more",
+    Claim("sampler", "order", "twice the steps divide the error of two tokens by 2 ** order, or more",
           f"exponent {_SLACK} less", _order, ({"steps": 8},), ({"steps": 16},), rests_on=("steps",)),
 )  # fmt: skip
