@@ -268,7 +268,7 @@ class Structure(Study):
         price = json.loads((work / "cost.json").read_text(encoding="utf-8")) if (work / "cost.json").exists() else {}
         found, masks = list[Run](), dict[tuple[str, int], Run]()
         for name, title, seed, given in self.runs(work):
-            run = dict(known.get((name, title, seed), {}))
+            run = dict(known.pop((name, title, seed), {}))
             if not run and not finished(given):
                 continue
             if not run:
@@ -285,7 +285,8 @@ class Structure(Study):
             found.append(run)
             print(name, title, seed, run["bound"]["value"], flush=True)
         shown = self.recipe(Path("work"), "digits", MASKS, {"kind": "mdlm"}, 0)
-        written(options.out, {"recipe": recipe_yaml(shown), "cost": price, "runs": found})
+        # runs of data sets that this machine has not prepared
+        written(options.out, {"recipe": recipe_yaml(shown), "cost": price, "runs": [*known.values(), *found]})
 
 
 STUDY = Structure()
