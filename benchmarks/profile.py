@@ -38,9 +38,10 @@ from recipes.data import Batch, examples, speeches
 from recipes.data.prepared import Documents
 from recipes.engine import run as engine
 from recipes.engine.checkpoint import Facts, State
+from recipes.engine.distribution import spread
 from recipes.engine.objective import Objective
 from recipes.engine.optimizer import Average, optimizers
-from recipes.engine.parallel import World, spread
+from recipes.engine.parallel import World
 from recipes.engine.profiling import activities
 
 ROWS = 500

@@ -113,7 +113,7 @@ def _distinct(function: Callable[..., Tensor], *times: Times) -> tuple[Tensor, T
     return torch.stack([function(*column) for column in zip(*columns, strict=True)]), which
 
 
-def distinct_times(*times: Times) -> tuple[list[Float64[Tensor, "N"]], Int64[Tensor, "..."]]:
+def distinct_times(*times: Float[Tensor, "..."]) -> tuple[list[Float64[Tensor, "N"]], Int64[Tensor, "..."]]:
     """Return the distinct combinations of several times at one place, and the index of each place's combination.
 
     One integer key for each combination is sorted: ``unique(dim=1)`` compares columns one by one, which takes four

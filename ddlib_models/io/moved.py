@@ -47,7 +47,7 @@ class Redirection(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
         warnings.warn(
-            f"{name} was moved to {MOVED[name]}; the former path will be removed in the next release",
+            f"{name} is {MOVED[name]} now; the next release removes the former path",
             DeprecationWarning,
             stacklevel=2,
         )

@@ -256,7 +256,7 @@ def test_sampling_that_has_no_memory_is_refused(folder, whole):
     other = given(folder, "without", loss=Loss(), model={})
     train(replace(other, steps=1))
     index = torch.arange(2)
-    with pytest.raises(ValueError, match="memory=True: memory is True, and the denoiser DiT takes none"):
+    with pytest.raises(ValueError, match="memory=True: memory is True, and the denoiser DiT does not support it"):
         draw(open_saved(other.output.folder), Sampling(steps=2, memory=True), 0, index, 16)
     with pytest.raises(ValueError, match="memory=True: memory is True, and pace is Blocks"):
         draw(open_saved(whole.output.folder), Sampling(steps=2, memory=True, pace="blocks:size=4"), 0, index, 16)

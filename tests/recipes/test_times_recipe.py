@@ -56,7 +56,7 @@ def test_kinds_of_time_densities():
             return self.loss_weight(x, z, t), torch.ones_like(z)
 
     rates = torch.full((200, 200), 1 / 199, dtype=torch.float64).fill_diagonal_(-1.0)
-    with pytest.warns(UserWarning, match="times are uniform, and errors may be too small: Large offers no reduction"):
+    with pytest.warns(UserWarning, match="times are uniform, and errors may be too small: Large has no reduction"):
         assert time_density("optimal", Large(rates, dd.schedules.Linear()), 16) is None
     assert "times bell, not divided out" in Loss(times="bell", weigh_times=False).about()
     assert Loss(times="bell").about() == Loss().about()
