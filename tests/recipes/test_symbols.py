@@ -582,7 +582,7 @@ def test_a_source_from_outside_becomes_data_and_a_run(tmp_path, capsys):
         command.main([*words, "--by-label", "--seed", "1"])
     with pytest.raises(ValueError, match="ddlib_ragged:Walks has no files; hold out sequences by"):
         command._symbols(command._parser(words).parse_args([*words[:2], "--validation", "x", "--out", "y"]))
-    with pytest.raises(TypeError, match=r"source: .*:no_source gives 3, must be a ddlib\.sources\.Source"):
+    with pytest.raises(TypeError, match=r"source: .*:no_source returns 3, must be a ddlib\.sources\.Source"):
         prepare(SymbolCorpus(source=f"{__name__}:no_source"), tmp_path / "other")
     with pytest.raises(SystemExit, match="has an argument held_out, which is an option of prepare; give it another"):
         command.main(["source", "recipes.data:SymbolCorpus", "--source", "x", "--out", "other"])
