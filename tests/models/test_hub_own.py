@@ -94,7 +94,7 @@ def test_features_beyond_llama_are_read_by_trusted_code(theirs, monkeypatch, tmp
     code = (folder / "their_code.py").read_text().replace('"theirs"', '"llada"')
     (folder / "their_code.py").write_text(code)
     change(folder, model_type="llada", attention_layer_norm=True, block_type="llama")
-    with pytest.raises(PermissionError, match=rf"layer_norm_type='default': must be .* then say {ALLOW}"):
+    with pytest.raises(PermissionError, match=rf"layer_norm_type='default': must be .* then pass {ALLOW}"):
         hub.load(folder)
     assert isinstance(hub.load(folder, trust=True).denoiser.network, hub.networks.Remote)
 
