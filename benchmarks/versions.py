@@ -1,10 +1,10 @@
 """Speed of this checkout against another one: losses, bounds, samplers, a training step, imports.
 
-    python -m benchmarks.versions OTHER [--pairs 5]
+    python -m benchmarks.versions OTHER [--pairs 40]
 
-OTHER is a checkout of another version. The two are measured in turns, each in a separate process that runs this file
-with that checkout's packages, so this file uses only what 0.1.0 has. Ratios are time of OTHER over time of this one,
-pair by pair; the medians are reported.
+OTHER is a checkout of another version. Each version runs in a separate process, with this file and that checkout's
+packages, so this file uses only what 0.1.0 has. The two processes run each case in turns, since the speed of a shared
+machine changes within seconds. Ratios are time of OTHER over time of this one, pair by pair; medians are reported.
 """
 
 import json
@@ -16,6 +16,7 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -24,10 +25,9 @@ import ddlib as dd
 from ddlib_models import DiT
 
 V, CLUSTERS, BATCH, LENGTH, STEPS = 4096, 64, 8, 128, 16
-REPEATS = 7
 PROCESSES = ("masked", "hierarchical", "gidd", "uniform")
 SAMPLERS = ("ancestral", "remask", "confidence")
-MEASURE = "--measure"
+SERVE, IMPORT = "--serve", "import ddlib"
 
 
 def process(name: str) -> dd.processes.ForwardProcess:
@@ -106,39 +106,73 @@ def training_step() -> Callable[[], Any]:
     return step
 
 
-def measure() -> dict[str, float]:
-    """Median CPU seconds of each case in this process."""
+def serve() -> None:
+    """Run the cases whose names are lines of standard input; print the CPU seconds of each run."""
     torch.set_num_threads(1)
-    taken = {}
-    for name, work in cases().items():
-        work()
-        seconds = []
-        for _ in range(REPEATS):
-            begin = time.process_time()
-            work()
-            seconds.append(time.process_time() - begin)
-        taken[name] = statistics.median(seconds)
-    return taken
+    found = cases()
+    for line in sys.stdin:
+        begin = time.process_time()
+        found[line.strip()]()
+        print(time.process_time() - begin, flush=True)
 
 
-def measured(checkout: Path) -> dict[str, float]:
-    """Run this file with the packages of a checkout; add the CPU seconds of ``import ddlib``."""
+def environment(checkout: Path, bytecode: str) -> dict[str, str]:
+    """Return the environment of a process with the packages of a checkout, which keeps compiled files in a folder."""
     kept = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
-    environment = os.environ | kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout)}
-    imports = "import time, torch; begin = time.process_time(); import ddlib; print(time.process_time() - begin)"
-    cases, seconds = (  # from standard input: the folder of this file, with its ``signal``, must not be on the path
-        subprocess.run(
-            [sys.executable, "-", MEASURE],
-            input=source,
+    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": bytecode}
+    return os.environ | kept | compiled | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout)}
+
+
+class Version:
+    """A process that runs the cases with the packages of a checkout."""
+
+    def __init__(self, checkout: Path, bytecode: str) -> None:
+        self.checkout = checkout
+        self.environment = environment(checkout, bytecode)
+        # Not as a file: its folder, with a module ``signal``, must not be on the path.
+        command = [sys.executable, "-c", Path(__file__).read_text(encoding="utf-8"), SERVE]
+        self.worker = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            check=True,
-            env=environment,
+            bufsize=1,
+            env=self.environment,
             cwd=checkout,
-        ).stdout
-        for source in (Path(__file__).read_text(encoding="utf-8"), imports)
-    )
-    return json.loads(cases) | {"import ddlib": float(seconds)}
+        )
+
+    def seconds(self, case: str) -> float:
+        """CPU seconds of one run of a case, or of ``import ddlib`` in a new process."""
+        if case == IMPORT:
+            timed = f"import time, torch; begin = time.process_time(); {IMPORT}; print(time.process_time() - begin)"
+            return float(
+                subprocess.run(
+                    [sys.executable, "-c", timed],
+                    stdout=subprocess.PIPE,
+                    check=True,
+                    env=self.environment,
+                    cwd=self.checkout,
+                ).stdout
+            )
+        assert self.worker.stdin is not None and self.worker.stdout is not None
+        self.worker.stdin.write(f"{case}\n")
+        return float(self.worker.stdout.readline())
+
+    def close(self) -> None:
+        """Stop the process."""
+        assert self.worker.stdin is not None
+        self.worker.stdin.close()
+        self.worker.wait()
+
+
+def ratios(other: Version, ours: Version, case: str, pairs: int) -> list[float]:
+    """Time of the other version over time of ours, pair by pair; the version that runs first alternates."""
+    found = []
+    for pair in range(pairs + 1):
+        order = (other, ours) if pair % 2 else (ours, other)
+        taken = {version: version.seconds(case) for version in order}
+        found.append(taken[other] / taken[ours])
+    return found[1:]  # without the first pair, which fills caches
 
 
 def main() -> None:
@@ -147,24 +181,31 @@ def main() -> None:
 
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("other", type=Path)
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=40)
     args = parser.parse_args()
     here = Path(__file__).parent.parent
-    runs = [(measured(args.other.resolve()), measured(here)) for _ in range(args.pairs)]
-    ratios = {name: [other[name] / ours[name] for other, ours in runs] for name in runs[0][1]}
+    found = {}
+    with TemporaryDirectory() as folder:
+        other, ours = Version(args.other.resolve(), folder), Version(here, folder)
+        for case in [*cases(), IMPORT]:
+            values = ratios(other, ours, case, args.pairs)
+            low, median, high = statistics.quantiles(values)
+            found[case] = {
+                "median": round(median, 3),
+                "quartiles": [round(low, 3), round(high, 3)],
+                "pairs": args.pairs,
+            }
+            print(f"{median:6.3f} ({low:.2f} to {high:.2f})  {case}", flush=True)
+        other.close()
+        ours.close()
     report = {
         "machine": machine(),
         "command": f"python -m benchmarks.versions OTHER --pairs {args.pairs}",
         "other": git(args.other, "rev-parse", "--short", "HEAD"),
         "this": git(here, "rev-parse", "--short", "HEAD"),
-        "ratios": {
-            name: {"median": round(statistics.median(r), 3), "all": [round(one, 3) for one in r]}
-            for name, r in ratios.items()
-        },
+        "ratios": found,
     }
     (RESULTS / "versions.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    for name, one in report["ratios"].items():
-        print(f"{one['median']:6.2f}  {name}")
 
 
 def git(checkout: Path, *arguments: str) -> str:
@@ -173,7 +214,7 @@ def git(checkout: Path, *arguments: str) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == [MEASURE]:
-        print(json.dumps(measure()))
+    if sys.argv[1:] == [SERVE]:
+        serve()
     else:
         main()

@@ -247,7 +247,8 @@ class ModelWrapper:
 
 def _widened(output: Tensor, z: Tokens) -> Tensor:
     """Append zeros to an output at the first positions only; later checks reject other shapes."""
-    return output if output.ndim != 3 else pad(output, (0, 0, 0, max(z.shape[1] - output.shape[1], 0)))
+    absent = z.shape[1] - output.shape[1] if output.ndim == 3 else 0
+    return pad(output, (0, 0, 0, absent)) if absent > 0 else output
 
 
 class Predictions(NamedTuple):
