@@ -26,6 +26,9 @@ DEPS := pyproject.toml constraints/cpu.txt
 # Each pytest worker is one process on one core; without this every worker starts one thread per core.
 test test-slow test-all mutants bench: export OMP_NUM_THREADS ?= 1
 
+# The tests start hundreds of Python processes, which take seconds less with compiled files.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help install quickstart test test-slow test-all lint docs wheel lowest mutants bench bench-gpu clean

@@ -72,7 +72,7 @@ def processes(config: Config) -> dict[str, Values]:
 
 def kept(config: Config, name: str, process: Values, data: Data) -> dict[str, float]:
     """Train a model as the quickstart does and keep its weights; return its validation bound in nats per token."""
-    trained = train(config, name, process, data, make_console())
+    trained = train(config, {name: process}, data, make_console())[name]
     found = evaluate(config, {name: trained}, data)[0][name].per_token
     torch.save(trained.model.state_dict(), config.out / f"{name}.pt")
     return {"value": found.value, "error": found.standard_error}

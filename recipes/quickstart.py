@@ -159,8 +159,9 @@ def run(config: Config, console: Console) -> Result:
     _, names = make_clusters(config, data, console)
     processes = {"masked": "mdlm", "hierarchical": {"kind": "hdlm", "clusters": str(config.out / CLUSTERS)}}
 
-    console.rule(f"training: {config.steps} steps of {config.batch_size} x {config.window} tokens each", align="left")
-    trained = {name: train(config, name, process, data, console) for name, process in processes.items()}
+    size = f"{config.steps} steps of {config.batch_size} x {config.window} tokens each"
+    console.rule(f"training: both at the same time, {size}", align="left")
+    trained = train(config, processes, data, console)
 
     bounds, difference = evaluate(config, trained, data)
     entropy, unigram = baselines(config, data)

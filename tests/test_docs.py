@@ -14,7 +14,6 @@ import pages
 import pytest
 import torch
 import tyro
-from cases import slow_but
 from PIL import Image
 
 import ddlib as dd
@@ -50,10 +49,21 @@ LONG = ("extending.md", "times.md", "speeds.md", "jumps.md", "samplers.md", "bac
         "recipes.md")  # fmt: skip
 QUICK = [page for page in PAGES if page.parent.name != "tutorials" and page.name not in LONG]
 RUN_HERE = [page for page in PAGES if page not in pages.notebooks()]  # the others run in test_notebooks.py
+# half a minute and more each, mostly by commands that have separate tests
+NIGHTLY = ("3_train.md", "6_recipes.md", "8_your_own_run.md", "9_third_factor.md")
+
+
+def how_often(page):
+    """Marks of a page: none, slow or nightly."""
+    return () if page in QUICK else pytest.mark.nightly if page.name in NIGHTLY else pytest.mark.slow
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("page", slow_but(RUN_HERE, *QUICK), ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=how_often(page)) for page in RUN_HERE],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_a_page_runs_as_it_is_written(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

@@ -51,8 +51,14 @@ def test_the_prose_needs_no_sphinx(page):
     assert prose.startswith("# ") and len(prose) > 1000
 
 
-@pytest.mark.slow
-@each_page
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page.stem == "11_pictures_and_labels" else pytest.mark.nightly)
+        for page in pages.notebooks()
+    ],
+    ids=lambda page: page.stem,
+)
 def test_a_notebook_runs_and_prints_the_output_of_its_page(page, tmp_path, monkeypatch):
     for name, value in pages.environment().items():
         monkeypatch.setenv(name, value)

@@ -78,8 +78,13 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("smoke")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+EACH_COMMIT = ("structure", "blocks")  # with pictures, with text; the others run each night
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in EACH_COMMIT else pytest.mark.nightly) for name in NAMES],
+)
 @pytest.mark.usefixtures("as_users_call")
 def test_a_study_goes_from_its_text_to_its_page_and_writes_nowhere_else(name, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

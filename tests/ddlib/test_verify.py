@@ -42,7 +42,7 @@ def test_every_preset_is_verified_at_full_level(name):
     assert sum(check.ok is True for check in report.checks) >= 26
 
 
-@pytest.mark.slow  # a schedule per edge takes 20 s of quadrature
+@pytest.mark.nightly  # a schedule per edge takes 20 s of quadrature; examples of every class are in test_contracts.py
 @settings(max_examples=examples(8))
 @given(strategies.processes(strategies.all_schedules()))
 def test_right_processes_are_accepted(process):

@@ -35,8 +35,12 @@ def test_every_registered_process_has_an_example_of_hundreds_of_states():
     assert ours <= classes, f"without an example: {ours - classes}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LARGE)
+SLOWEST = ("noisy", "rate_matrix", "per_word")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in SLOWEST else pytest.mark.slow) for name in LARGE]
+)
 def test_a_process_of_hundreds_of_states_is_verified_as_given(name):
     report = dd.verify(LARGE[name]())
     assert report.ok, report

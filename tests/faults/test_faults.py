@@ -22,7 +22,7 @@ def how_often(i):
 
 EVERY = [
     *(pytest.param(fault, marks=how_often(i)) for i, fault in enumerate(SHORT)),
-    *(pytest.param(fault, marks=pytest.mark.nightly if i % 16 else pytest.mark.slow) for i, fault in enumerate(LONG)),
+    *(pytest.param(fault, marks=pytest.mark.nightly if i % 32 else pytest.mark.slow) for i, fault in enumerate(LONG)),
 ]
 
 

@@ -431,9 +431,15 @@ NOISES = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("alpha", sorted(registry.available("schedules")))
+PAIRS = [
+    # each commit tests every schedule and every noise once, each night tests all pairs
+    pytest.param(alpha, noise, marks=pytest.mark.slow if i % len(NOISES) == j else pytest.mark.nightly)
+    for i, alpha in enumerate(sorted(registry.available("schedules")))
+    for j, noise in enumerate(NOISES)
+]
+
+
+@pytest.mark.parametrize(("alpha", "noise"), PAIRS)
 def test_every_schedule_trains_on_every_noise_that_takes_one(here, monkeypatch, alpha, noise):
     monkeypatch.chdir(here)
     place = f"runs/{alpha}-{noise}"

@@ -423,10 +423,12 @@ def test_few_lines_where_there_is_no_terminal(monkeypatch, capsys):
 
 
 def test_ten_lines_of_a_short_run(capsys):
-    with training_progress(Console(file=sys.stdout, width=100), "masked", 40, 10) as report:
+    with training_progress(Console(file=sys.stdout, width=100), ["masked", "tree"], 40, 10) as reports:
         for number in range(1, 41):
-            report(number, 1.0)
-    assert len(capsys.readouterr().out.splitlines()) == 10
+            reports["masked"](number, 1.0)
+        reports["tree"](4, 1.0)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 11 and lines[-1].startswith("  tree         step 4/40  loss 1.000 nats/token")
 
 
 def test_one_bar_on_a_terminal_and_lines_above_it(tmp_path, monkeypatch, capsys):
