@@ -4,8 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.made import less
 from benchmarks.table import Page
 
+RANDOM = "random "
+"""What the name of a random tree adds to that of its tree."""
 BIT = math.log(2)
 SHOWN = {
     "patches": ("classifier_frechet", "diversity"),
@@ -22,7 +25,7 @@ def tables(found: Mapping[str, Any]) -> str:
     for name, measures in SHOWN.items():
         mine = [run for run in found["runs"] if run["data"] == name]
         if mine:
-            lines += [f"### {name.capitalize()}", "", *_bounds(mine), ""]
+            lines += [f"### {name.capitalize()}", "", *_bounds(mine), "", *_random(mine)]
             lines += [line for measure in measures for line in _samples(mine, measure)]
             lines += _guided(mine)
     return "\n".join(lines).rstrip()
@@ -59,6 +62,25 @@ def _bounds(runs: Sequence[Mapping[str, Any]]) -> list[str]:
             cells.append("-" if less is None else f"{less:+.3f}")
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     return lines
+
+
+def _random(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the table of the differences between trees and their random trees, on the same sequences."""
+    seeds, by = _names(runs, "seed"), {(run["process"], run["seed"]): run for run in runs}
+    pairs = {title: f"{RANDOM}{title}" for title in _names(runs, "process")}
+    rows = list[str]()
+    for title, other in pairs.items():
+        both = [
+            (by[title, seed], by[other, seed]) if {(title, seed), (other, seed)} <= by.keys() else () for seed in seeds
+        ]
+        if any(both):
+            cells = [_value(less(*pair), True) if pair else "-" for pair in both]
+            rows.append(f"| {title} less {other} | " + " | ".join(cells) + " |")
+    if not rows:
+        return []
+    head = " | ".join(f"seed {seed}" for seed in seeds)
+    lines = ["Bound of a tree less that of its random tree:", "", f"| difference | {head} |"]
+    return [*lines, "|" + " --- |" * (1 + len(seeds)), *rows, ""]
 
 
 def _value(measure: Mapping[str, float], signed: bool) -> str:
