@@ -17,7 +17,7 @@ SHORT = [fault for fault in FAULTS if fault not in LONG]
 
 def how_often(i):
     """Mark of a fault: every run tests one in 128, each commit one in sixteen, each night all."""
-    return () if i % 128 == 84 else pytest.mark.slow if i % 16 == 0 else pytest.mark.nightly
+    return () if i % 128 == 52 else pytest.mark.slow if i % 16 == 0 else pytest.mark.nightly
 
 
 EVERY = [
