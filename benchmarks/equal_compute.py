@@ -58,13 +58,13 @@ class Run(NamedTuple):
 
 
 RUNS = {
-    "MDLM, words": Run(None, None),
-    "MDLM, children": Run(None, "224"),
-    "HDLM, words": Run("224", None),
-    "HDLM, children": Run("224", "224"),
-    "HDLM, three levels, children": Run("1369-37", "1369-37"),
-    "MDLM, children, as many steps": Run(None, "224", "MDLM, words"),
-    "HDLM, children, as many steps": Run("224", "224", "HDLM, words"),
+    "MDLM, token logits": Run(None, None),
+    "MDLM, child logits": Run(None, "224"),
+    "HDLM, token logits": Run("224", None),
+    "HDLM, child logits": Run("224", "224"),
+    "HDLM, three levels, child logits": Run("1369-37", "1369-37"),
+    "MDLM, child logits, as many steps": Run(None, "224", "MDLM, token logits"),
+    "HDLM, child logits, as many steps": Run("224", "224", "HDLM, token logits"),
 }
 
 

@@ -11,13 +11,13 @@ SECONDS = 800.0
 """CPU seconds of a run."""
 EQUAL_STEPS = ", as many steps"
 PAIRS = (
-    ("MDLM, children", "MDLM, words", "masks: children less words"),
-    ("HDLM, children", "HDLM, words", "two levels: children less words"),
-    ("HDLM, words", "MDLM, words", "words: two levels less masks"),
-    ("HDLM, children", "MDLM, children", "children: two levels less masks"),
-    ("HDLM, three levels, children", "HDLM, children", "children: three levels less two"),
-    ("MDLM, children, as many steps", "MDLM, words", "masks, equal steps: children less words"),
-    ("HDLM, children, as many steps", "HDLM, words", "two levels, equal steps: children less words"),
+    ("MDLM, child logits", "MDLM, token logits", "masks: child less token logits"),
+    ("HDLM, child logits", "HDLM, token logits", "two levels: child less token logits"),
+    ("HDLM, token logits", "MDLM, token logits", "token logits: two levels less masks"),
+    ("HDLM, child logits", "MDLM, child logits", "child logits: two levels less masks"),
+    ("HDLM, three levels, child logits", "HDLM, child logits", "child logits: three levels less two"),
+    ("MDLM, child logits, as many steps", "MDLM, token logits", "masks, equal steps: child less token logits"),
+    ("HDLM, child logits, as many steps", "HDLM, token logits", "two levels, equal steps: child less token logits"),
 )
 """Compared runs: their difference over the same windows."""
 Runs = dict[str, list[dict[str, Any]]]
@@ -68,7 +68,7 @@ def draw(results: dict[str, Any], images: Path) -> None:
             end = (run["steps"], run["bound"]["value"])
             if not name.endswith(EQUAL_STEPS):
                 _path(left, curve, end, price(results, name), style)
-            if name.endswith((EQUAL_STEPS, ", words")):
+            if name.endswith((EQUAL_STEPS, ", token logits")):
                 _path(right, curve, end, 1.0, style)
             style["label"] = "_"
     for axes, label, title in (

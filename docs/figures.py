@@ -12,17 +12,17 @@ WORDS = ("cat", "dog", "horse", "sparrow", "eagle", "oak", "pine", "tulip", "ros
 CLUSTERS = ("pet", "farm", "bird", "tree", "flower", "road", "sea")
 KINDS = ("animal", "plant", "vehicle")
 PARENTS = ([0, 0, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6], [0, 0, 0, 1, 1, 2, 2])
-NAMES = ("word", "cluster", "kind", "mask")
+NAMES = ("token", "cluster", "kind", "mask")
 
 
 def small_tree() -> dd.processes.Hierarchical:
-    """Twelve words in seven clusters in three kinds; a word may stray into another cluster."""
+    """A tree of twelve tokens in seven clusters in three kinds; a token may jump to another cluster."""
     tree = dd.hierarchies.Tree(list(PARENTS), xi=[0.9, 1.0], speed=[2.0, 1.5, 1.0])
     return dd.processes.Hierarchical(tree, dd.schedules.Linear())
 
 
 def curves(path: Path) -> None:
-    """The HDLM paper's two figures: occupancies and weights of word, cluster and mask for gamma = 1, 2, 3."""
+    """The HDLM paper's two figures: occupancies and weights of token, cluster and mask for gamma = 1, 2, 3."""
     figure, axes = plot.panels(2, len(GAMMAS), size=(4.0, 3.0))
     for column, gamma in enumerate(GAMMAS):
         process = dd.presets.hdlm([0, 0, 1, 1], gamma=gamma)
@@ -35,7 +35,7 @@ def curves(path: Path) -> None:
     figure.savefig(path)
 
 
-def path_of_a_text(path: Path) -> None:
+def trajectory(path: Path) -> None:
     process = small_tree()
     times, states = show.example(process, 48, steps=200)
     plot.trajectory(process, times, states, plot.panels(size=(8.0, 4.0))[1][0], names=NAMES).figure.savefig(path)
@@ -53,7 +53,7 @@ def large_hierarchy(path: Path) -> None:
 
 FIGURES = {
     "gamma.png": curves,
-    "trajectory.png": path_of_a_text,
+    "trajectory.png": trajectory,
     "hierarchy.png": small_hierarchy,
     "hierarchy_large.png": large_hierarchy,
 }

@@ -19,8 +19,8 @@ def need(path: Path) -> None:
     axes.stackplot(t, process.occupancies(t).T.numpy(), colors=(dd.plot.GREY, dd.plot.GREEN, dd.plot.DARK), alpha=0.5)
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel=LABEL, ylabel="share of positions")
     places = {
-        "words: no logits\n1/2 over all times": (0.27, 0.3),
-        "clusters: logits\nof their own words\n1/4": (0.5, 0.66),
+        "tokens: no logits\n1/2 over all times": (0.27, 0.3),
+        "clusters: logits\nof their own tokens\n1/4": (0.5, 0.66),
         "masks: all logits\n1/4": (0.83, 0.85),
     }
     for text, (x, y) in places.items():

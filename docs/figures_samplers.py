@@ -15,8 +15,8 @@ from ddlib.samplers import Sampler
 PATH = Path(__file__).parent / "images" / "samplers.png"
 LENGTH, WORDS, STEPS = 32, 12, 40
 KINDS = [
-    plot.Band("the word that it ends as", plot.BLUE, "-"),
-    plot.Band("another word", plot.VERMILION, "-"),
+    plot.Band("its final token", plot.BLUE, "-"),
+    plot.Band("another token", plot.VERMILION, "-"),
     plot.Band("cluster", plot.ORANGE, "-"),
     plot.Band("mask", plot.DARK, "-"),
 ]

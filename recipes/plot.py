@@ -38,6 +38,10 @@ BEGINNING = 0.05
 """Share of a run at its beginning that may exceed the limits of the plot."""
 
 
+EARLIER = {"word": "token", "no word": "no token"}
+"""Names of levels in the records of earlier versions, and their present names."""
+
+
 @dataclass(frozen=True)
 class Curve:
     """Numbers, and the steps at which they were recorded."""
@@ -105,11 +109,13 @@ def read_run(name: str, folder: Path) -> Run:
     train, bounds = ([record for record in records if record["kind"] == kind] for kind in ("train", "bound"))
     if not train:
         raise ValueError(f"{path}: nothing to draw, it has no records of training")
+    for record in train:
+        record["levels"] = {_level(level): loss for level, loss in record["levels"].items()}
     levels = dict.fromkeys(level for record in train for level in record["levels"])
     return Run(
         name,
         loss=curve(train, "loss"),
-        levels={_level(level): curve(train, "levels", level) for level in levels},
+        levels={level: curve(train, "levels", level) for level in levels},
         bound=curve(bounds, "nats_per_token"),
         error=curve(bounds, "standard_error").value,
         seconds=curve(train, "seconds"),
@@ -133,8 +139,8 @@ def about_loss(recipe: Path) -> str:
 
 
 def _level(name: str) -> str:
-    """Return the name of a level; runs of earlier versions have numbers in place of names."""
-    return f"level {name}" if name.isdecimal() else name
+    """Return the present name of a level; records of earlier versions have numbers or former names."""
+    return f"level {name}" if name.isdecimal() else EARLIER.get(name, name)
 
 
 def curve(records: Sequence[Record], name: str, key: str | None = None) -> Curve:

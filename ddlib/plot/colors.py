@@ -60,18 +60,18 @@ def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = Non
 
 
 def level_names(subject: ForwardProcess | Hierarchy) -> list[str]:
-    """Return the names of the levels: word, cluster (or cluster 1, cluster 2, ..., or those of the tree), mask.
+    """Return the names of the levels: token, cluster (or cluster 1, cluster 2, ..., or those of the tree), mask.
 
     Example:
         >>> import ddlib as dd
         >>> level_names(dd.presets.hdlm([0, 0, 1]))
-        ['word', 'cluster', 'mask']
+        ['token', 'cluster', 'mask']
     """
     above = len(subject.levels) - 1
     middle = ["cluster"] if above == 2 else [f"cluster {i}" for i in range(1, above)]
     named = list(_names(subject).levels)
     middle = named if len(named) == len(middle) else middle
-    return ["word", *middle, *["mask" if subject.levels[-1] == 1 else "no word"] * (above > 0)]
+    return ["token", *middle, *["mask" if subject.levels[-1] == 1 else "no token"] * (above > 0)]
 
 
 def band_of(process: ForwardProcess, states: Int64[Tensor, "n L"], x: Int64[Tensor, "L"]) -> Int64[Tensor, "n L"]:

@@ -77,7 +77,7 @@ def image(
         list(range(length + 1)), edges.tolist(), values.tolist(), cmap=ListedColormap([band.colour for band in kinds]),
         norm=BoundaryNorm([i - 0.5 for i in range(len(kinds) + 1)], len(kinds)), rasterized=True,
     )  # fmt: skip
-    dress(axes, "a text over time", xlabel="position in the sequence", ylabel="t  (noise → data)")
+    dress(axes, "a sequence over time", xlabel="position in the sequence", ylabel="t  (noise → data)")
     axes.set(xlim=(0, length), ylim=(1, 0))
     handles = [Patch(color=band.colour, label=band.name) for band in kinds]
     axes.legend(

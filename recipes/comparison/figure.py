@@ -42,7 +42,7 @@ def draw_weights(
     """Draw the weights of both processes over time, and the clip of training."""
     t = torch.linspace(0, 1, 1001, dtype=torch.float64)[1:-1]
     plot.weights(process, axes)
-    axes.plot(t, masked.weights(t).numpy()[:, 1], color=GREEN, linewidth=2, label="masked: mask → word")
+    axes.plot(t, masked.weights(t).numpy()[:, 1], color=GREEN, linewidth=2, label="masked: mask → token")
     axes.axhline(clip, color=GREY, linewidth=1, linestyle=":", label="clip in training")
     axes.legend(loc="upper center")
 

@@ -208,7 +208,7 @@ film.levels.forEach(([name], level) => {
     item.append(swatch, ` ${name}`);
     return legend.append(item);
   }
-  const chip = element("span", level === 0 ? "word" : noWord(level) ? "_" : `‹${name}›`);
+  const chip = element("span", level === 0 ? "token" : noWord(level) ? "_" : `‹${name}›`);
   dress(chip, level, 0);
   item.append(chip, level === 0 ? "" : noWord(level) ? ` ${name}` : "");
   legend.append(item);

@@ -277,7 +277,7 @@ def test_names_of_a_tree_are_shown_kept_and_checked():
     tree = Tree(parents, names={"charge": ["+", "-", "0"], "size": ["big", "small"]})
     assert tree.names.plain() == {"charge": ["+", "-", "0"], "size": ["big", "small"]}
     assert dd.build("hierarchies", dd.values(tree)).names == tree.names
-    assert dd.plot.level_names(tree) == ["word", "charge", "size", "mask"]
+    assert dd.plot.level_names(tree) == ["token", "charge", "size", "mask"]
     assert dd.plot.state_names(tree)[5:] == ["+", "-", "0", "big", "small", "mask"]
     flat = dd.presets.hdlm(parents[0], names=["a", "b", "c"])
     assert flat.hierarchy.names == ((), (("a", "b", "c"),)) and dd.plot.level_names(flat)[1] == "cluster"

@@ -43,22 +43,22 @@ def test_the_papers_two_figures(gamma):
     """Against the formulas of section 4 of the theory, which are the paper's with the missing -1 of w_m."""
     process = dd.presets.hdlm([0, 0, 1], gamma=gamma)
     drawn, weights = lines(plot.occupancies(process)), lines(plot.weights(process))
-    t = drawn["word"][0]
+    t = drawn["token"][0]
     assert t[0] == 0 and t[-1] == 1 and len(t) == 401
     s, log = 1 - t, np.log(np.maximum(1 - t, 1e-300))
     cluster = -s * log if gamma == 1 else gamma / (gamma - 1) * (s - s**gamma)
-    np.testing.assert_allclose(drawn["word"][1], s**gamma, atol=1e-12)
+    np.testing.assert_allclose(drawn["token"][1], s**gamma, atol=1e-12)
     np.testing.assert_allclose(drawn["cluster"][1], cluster, atol=1e-12)
     np.testing.assert_allclose(drawn["mask"][1], 1 - s**gamma - cluster, atol=1e-12)
-    assert list(weights) == ["cluster → word", "mask → cluster"]
-    t = weights["cluster → word"][0]
+    assert list(weights) == ["cluster → token", "mask → cluster"]
+    t = weights["cluster → token"][0]
     s, log = 1 - t, np.log(1 - t)
     if gamma == 1:
         w = 1 / (-s * log), -log / (t + s * log)
     else:
         left = 1 - s ** (gamma - 1)
         w = (gamma - 1) * s ** (gamma - 2) / left, gamma * left / (gamma * t + s**gamma - 1)
-    np.testing.assert_allclose(weights["cluster → word"][1], w[0], rtol=1e-8)
+    np.testing.assert_allclose(weights["cluster → token"][1], w[0], rtol=1e-8)
     np.testing.assert_allclose(weights["mask → cluster"][1], w[1], rtol=1e-8)
 
 
@@ -66,7 +66,7 @@ def test_curves_of_levels_are_those_of_the_process():
     process = Hierarchical(TREE, Cosine())
     drawn = lines(plot.occupancies(process, points=11))
     t = torch.linspace(0, 1, 11, dtype=torch.float64)
-    assert list(drawn) == ["word", "cluster 1", "cluster 2", "mask"]
+    assert list(drawn) == ["token", "cluster 1", "cluster 2", "mask"]
     for i, (_, values) in enumerate(drawn.values()):
         assert values.tolist() == process.occupancies(t)[:, i].tolist()
     drawn = lines(plot.weights(process, points=11, names=["a", "b", "c", "d"]))
@@ -144,7 +144,7 @@ def test_a_trajectory_shows_levels_at_their_times(backwards):
     assert mesh.get_coordinates()[:, 0, 1].tolist() == pytest.approx(edges if backwards else edges[::-1])
     colours = [matplotlib.colors.to_hex(colour).upper() for colour in mesh.cmap.colors]
     assert colours == [band.colour.upper() for band in plot.bands(process)]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["word", "cluster 1", "cluster 2", "mask"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["token", "cluster 1", "cluster 2", "mask"]
 
 
 def test_without_levels_a_trajectory_is_drawn_by_its_last_tokens():
@@ -170,14 +170,14 @@ def placed(axes):
 
 def test_a_small_tree_shows_every_member_under_its_parent():
     tree = dd.hierarchies.Tree([[0, 1, 0, 1, 2], [0, 0, 1]], xi=[0.9, 1.0], speed=[2.0, 1.0, 0.5])
-    axes = plot.hierarchy(tree, names=["word", "kind", "realm", "mask"], members=[list("vwxyz"), ["k", "l", "m"]])
+    axes = plot.hierarchy(tree, names=["token", "kind", "realm", "mask"], members=[list("vwxyz"), ["k", "l", "m"]])
     assert placed(axes) == {
         (3, 0): "v", (3, 1): "x", (3, 2): "w", (3, 3): "y", (3, 4): "z",
         (2, 0.5): "k", (2, 2.5): "l", (2, 4): "m", (1, 1.5): "cc0", (1, 4): "cc1", (0, 2.75): "mask",
     }  # fmt: skip
     ends = {(tuple(x[[0, -1]]), tuple(y[[0, -1]])) for x, y in (line.get_data() for line in axes.get_lines())}
     assert len(ends) == 10 and ((2, 3), (2.5, 3)) in ends and ((0, 1), (2.75, 4)) in ends
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["word\n5", "kind\n3", "realm\n2", "mask\n1"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["token\n5", "kind\n3", "realm\n2", "mask\n1"]
     assert [edge_text(tree, level) for level in range(3)] == ["speed 2, xi 0.9", "", "speed 0.5"]
     assert {"speed 2\nxi 0.9", "speed 0.5"} <= {text.get_text() for text in axes.texts}
 
@@ -231,7 +231,7 @@ TWO = torch.tensor([0.0, 1.0])
 
 def test_seven_levels_of_clusters_have_names_and_the_first_six_colours_of_their_own():
     kinds = plot.bands(dd.hierarchies.Tree([torch.arange(n) // 2 for n in (256, 128, 64, 32, 16, 8, 4)]))
-    assert [kind.name for kind in kinds] == ["word", *(f"cluster {i}" for i in range(1, 8)), "mask"]
+    assert [kind.name for kind in kinds] == ["token", *(f"cluster {i}" for i in range(1, 8)), "mask"]
     assert len({kind.colour for kind in (*kinds[:7], kinds[-1])}) == 8 and kinds[7].colour == kinds[1].colour
 
 

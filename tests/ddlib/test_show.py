@@ -27,12 +27,12 @@ def test_tables_hold_the_numbers_of_the_process():
     process = Hierarchical(TREE, Cosine())
     text, t = show.describe(process), torch.tensor(show.TIMES, dtype=torch.float64)
     assert row(text, "t") == list(show.TIMES)
-    for level, name in enumerate(("word", "cluster 1", "cluster 2", "mask")):
+    for level, name in enumerate(("token", "cluster 1", "cluster 2", "mask")):
         assert row(text, name) == pytest.approx(process.occupancies(t)[:, level].tolist(), rel=1e-3)
-    for level, name in enumerate(("cluster 1 → word", "cluster 2 → cluster 1", "mask → cluster 2"), start=1):
+    for level, name in enumerate(("cluster 1 → token", "cluster 2 → cluster 1", "mask → cluster 2"), start=1):
         assert row(text, name) == pytest.approx(process.weights(t)[:, level].tolist(), rel=1e-3)
     lines = [line.split() for line in text.splitlines()]
-    assert ["0", "word", "6", "0..5", "speed", "0.7,", "xi", "0.8"] in lines
+    assert ["0", "token", "6", "0..5", "speed", "0.7,", "xi", "0.8"] in lines
     assert ["3", "mask", "1", "12"] in lines
     assert "13 states: tokens and 3 levels above, the mask included" in text
 

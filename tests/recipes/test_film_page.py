@@ -64,7 +64,7 @@ def test_states_are_spelt_once_and_only_changes_are_packed():
     down = Event(1, 9, Mark.DOWN, 0.123456, ((10, 0.876544), (9, 0.123456)))
     text = Text([MASK, MASK], [0], [Frame(0.75, 1, [down]), Frame(0.5, 1, []), Frame(0.0, 2, [])])
     packed = pack([text], [2], PROCESS, lambda state: Spelt(f"s{state}", state == 9))
-    assert packed["levels"] == [["word", 6], ["cluster 1", 3], ["cluster 2", 2], ["mask", 1]]
+    assert packed["levels"] == [["token", 6], ["cluster 1", 3], ["cluster 2", 2], ["mask", 1]]
     assert packed["states"] == [[f"s{MASK}", 3, 0], ["s9", 2, 1], ["s10", 2, 0]]
     frames = [[0.75, 1, [1, 1, 0, 0.123, 2, 0.877, 1, 0.123]], [0.5, 1], [0.0, 2]]
     assert packed["texts"] == [{"start": [0, 0], "given": [0], "end": 2, "frames": frames}]
@@ -125,7 +125,7 @@ def test_samples_are_the_same_with_a_page(run, tmp_path, sampler):
     assert rows[0] == rows[1]
     film = Reader(html.read_text(encoding="utf-8")).film
     assert len(film["texts"]) == 3 and film["numbers"] == [0, 1, 2]
-    assert [level for level, _ in film["levels"]] == ["word", "cluster 1", "cluster 2", "mask"]
+    assert [level for level, _ in film["levels"]] == ["token", "cluster 1", "cluster 2", "mask"]
     spelt = [text for text, _, _ in film["states"]]
     assert "_" in spelt and any(text.startswith("‹") for text in spelt)
     for text, row in zip(film["texts"], rows[0], strict=True):

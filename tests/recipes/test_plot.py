@@ -21,7 +21,7 @@ def write_run(folder: Path, shift: float = 0.0, bounds: bool = True) -> Path:
     folder.mkdir(parents=True)
     with Metrics(folder / METRICS, 0) as metrics:
         for step in STEPS:
-            levels = {"word": 0.0, "cluster": 4 + shift} | ({"mask": 6 + shift} if step % 20 else {})
+            levels = {"token": 0.0, "cluster": 4 + shift} | ({"mask": 6 + shift} if step % 20 else {})
             loss, seconds = 3 + shift + 100 / step, step / 2
             metrics.write(
                 {"step": step, "kind": "train", "loss": loss, "tokens": 64, "levels": levels, "seconds": seconds}
@@ -49,7 +49,7 @@ def test_collected_curves(tmp_path):
     assert (one.bound.step.tolist(), one.bound.value.tolist()) == ([50, 100, 150, 200], [4.0] * 4)
     np.testing.assert_array_equal(one.error, [0.1, 0.1, 0.1, np.nan])
     assert not len(other.bound.step)
-    assert list(one.levels) == ["word", "cluster", "mask"]
+    assert list(one.levels) == ["token", "cluster", "mask"]
     np.testing.assert_array_equal(other.levels["mask"].value, [6.5, np.nan] * 10)
 
 
