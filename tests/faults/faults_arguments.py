@@ -1,4 +1,4 @@
-"""Arguments that do not determine their object, and constants in the saved state."""
+"""Arguments that do not determine their object, and constants in the state dict."""
 
 from itertools import count
 
@@ -14,13 +14,13 @@ COUNT, RING = count(1), torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0)
 
 
 @fault("a constant follows from arguments and is not saved", Hierarchical, deep(), Linear())
-def levels_are_saved_with_the_weights(__init__, self, hierarchy, schedule):
+def the_level_sizes_are_saved_in_the_state_dict(__init__, self, hierarchy, schedule):
     __init__(hierarchy, schedule)
     self.register_buffer("sizes", torch.tensor(hierarchy.levels))
 
 
 @fault("a constant within the hierarchy is not saved either", Tree, [WORDS], xi=0.8, speed=[2.0, 1.0], build=over)
-def parents_are_saved_with_the_weights(__init__, self, parents, **more):
+def the_parents_of_a_map_are_saved_in_the_state_dict(__init__, self, parents, **more):
     __init__(parents, **more)
     for edge in self.maps:
         held = edge.parents
@@ -29,7 +29,7 @@ def parents_are_saved_with_the_weights(__init__, self, parents, **more):
 
 
 @fault("an average of weights leaves integers as they are", Tree, [[0, 0, 1, 1, 2, 2]], xi=0.7, build=over)
-def first_states_are_a_buffer_that_is_averaged(__init__, self, parents, **more):
+def the_first_state_of_each_level_is_a_non_persistent_buffer(__init__, self, parents, **more):
     __init__(parents, **more)
     held = self.starts
     del self.starts
@@ -37,7 +37,7 @@ def first_states_are_a_buffer_that_is_averaged(__init__, self, parents, **more):
 
 
 @fault("the same arguments make the same process")
-def powers_are_drawn_anew_by_every_constructor(patch):
+def the_constructor_draws_the_powers_at_random(patch):
     class Broken(PerWord):
         def __init__(self, schedule, size):
             super().__init__(schedule, (torch.rand(size) + 0.5).tolist())
@@ -49,24 +49,24 @@ def powers_are_drawn_anew_by_every_constructor(patch):
 
 
 @fault("a schedule does not depend on earlier objects", Polynomial, 2.0)
-def a_schedule_counts_those_made_before(__init__, self, power):
+def the_power_depends_on_the_number_of_schedules_constructed_before(__init__, self, power):
     __init__(power + 1e-3 * next(COUNT))
 
 
 @fault("a process is what its arguments make it")
-def the_share_of_noise_is_changed_after_the_constructor(patch):
+def the_scale_of_the_uniform_noise_is_changed_after_construction(patch):
     process = GIDD(5, 0.2)
     process.scale *= 1.5
     return process
 
 
 @fault("arguments keep all their digits", Clip, 2.125, low=0.25)
-def the_values_of_a_weighting_are_rounded(arguments, self):
+def the_arguments_of_a_weighting_are_rounded_to_one_decimal(arguments, self):
     return {name: round(value, 1) for name, value in arguments().items()}
 
 
 @fault("arguments that the constructor does not take")
-def a_process_has_the_arguments_of_its_base(patch):
+def arguments_returns_a_name_that_the_constructor_does_not_take(patch):
     class Broken(Noisy):
         def __init__(self, hierarchy, schedule, share):
             super().__init__(hierarchy, schedule, share)
@@ -78,16 +78,16 @@ def a_process_has_the_arguments_of_its_base(patch):
 
 
 @fault("a state is compared, not taken over", RateMatrix, RING, Linear())
-def a_process_takes_over_the_state_of_another(set_extra_state, self, state):
+def loading_a_state_dict_replaces_the_schedule(set_extra_state, self, state):
     self.schedule = Polynomial(3.0)
 
 
 @fault("a large process saves no constant either")
-def counts_of_a_large_vocabulary_are_saved_with_the_weights(patch):
+def a_buffer_of_token_counts_is_saved_if_the_vocabulary_is_large(patch):
     class Broken(Masked):
         def __init__(self, vocab_size, schedule):
             super().__init__(vocab_size, schedule)
-            if vocab_size > 100:  # the reduction is right
+            if vocab_size > 100:  # the small copy is correct
                 self.register_buffer("counts", torch.ones(vocab_size))
 
         def small_copy(self, vocab_size):

@@ -1,4 +1,4 @@
-"""A schedule for each edge, windows and rates (theory section 15); any kernel between levels (section 16)."""
+"""One schedule per edge, windows and rates (theory section 15); kernels between levels (section 16)."""
 
 import math
 import sys
@@ -30,161 +30,161 @@ def levels(breaks, within, *kernels):
 
 
 def made(cls, *arguments):
-    """Object of the class that passed the checks of the right one."""
+    """Object of the subclass, checked by the constructor of its base class."""
     found = cls.__base__(*arguments)
     found.__class__ = cls
     return found
 
 
 @edges("edge i has the rate of its schedule")
-def schedules_take_each_others_place(rates, self, t):
+def edge_rates_use_the_schedules_in_reverse_order(rates, self, t):
     return self.speeds * torch.stack([schedule.rate(t) for schedule in self.schedules[::-1]], -1)
 
 
 @edges("edge i survives with alpha_i^gamma_i")
-def rates_of_edges_forget_the_speeds(rates, self, t):
+def edge_rates_omit_the_speeds(rates, self, t):
     return rates(t) / self.speeds
 
 
 @edges("T_ij = int T_i,j-1 lambda_j-1 T_jj", within=Polynomials)
-def a_level_is_entered_at_the_rate_at_which_it_is_left(derivative, self, values):
+def the_derivatives_of_the_edge_hazards_are_shifted_by_one_edge(derivative, self, values):
     return derivative(values).roll(-1, -1)
 
 
 @edges("integrals of polynomials of degree 16", within=Polynomials)
-def integrals_are_sums_of_trapezoids(integral, self, values):
+def integrals_use_the_trapezoidal_rule(integral, self, values):
     areas = (values[..., 1:] + values[..., :-1]) * self.points.diff()
     return torch.nn.functional.pad(areas.cumsum(-1), (1, 0))
 
 
 @edges("T(s, t) = T(s, u) T(u, t)")
-def panels_are_multiplied_in_the_wrong_order(_product, self, first, count):
+def transition_matrices_of_panels_are_multiplied_in_the_wrong_order(_product, self, first, count):
     half = count // 2
     return _product(first + half, count - half) @ _product(first, half)
 
 
 @edges("results belong to their times")
-def times_of_a_batch_are_exchanged(_distinct, self, function, *times):
+def the_results_of_a_batch_of_times_are_in_reverse_order(_distinct, self, function, *times):
     return _distinct(function, *times).flip(0)
 
 
 @edges("alpha_i^-1(alpha_i(t_i) U^(1 / gamma_i))")
-def entry_times_forget_the_speeds(entry_times, self, exponentials):
+def entry_times_omit_the_speeds(entry_times, self, exponentials):
     return entry_times(exponentials * self.speeds)
 
 
 @edges("alpha_i^-1(alpha_i(t_i) U)")
-def each_edge_starts_its_schedule_at_zero(entry_times, self, exponentials):
+def entry_times_ignore_the_hazard_before_the_level_was_entered(entry_times, self, exponentials):
     hazards = (exponentials / self.speeds).unbind(-1)
     found = [each.time_of(hazard) for each, hazard in zip(self.schedules, hazards, strict=True)]
     return torch.stack(found, -1).cummax(-1).values
 
 
 @edges("T(s, t) over all panels between", STAGED)
-def the_last_whole_panel_is_forgotten(_product, self, first, count):
+def the_transition_omits_the_last_whole_panel(_product, self, first, count):
     return _product(first, (count - 1).clamp_min(0))
 
 
 @edges("a window ends at its end", STAGED, Window)
-def jumps_in_a_window_forget_its_start(time_of, self, hazard):
+def the_time_of_a_hazard_in_a_window_omits_its_start(time_of, self, hazard):
     return time_of(hazard) - self.start
 
 
 @fault("-alpha' / alpha in units of t", Window, Linear(), 0.0, 0.6)
-def the_rate_in_a_window_is_that_of_the_whole_time(rate, self, t):
+def the_rate_of_a_window_is_not_divided_by_its_length(rate, self, t):
     return rate(t) * (self.end - self.start)
 
 
 @fault("alpha((t - start) / (end - start))", Window, Cosine(), 0.3, 1.0)
-def the_inverse_of_a_window_forgets_its_start(inverse, self, alpha):
+def the_inverse_of_a_window_omits_its_start(inverse, self, alpha):
     return inverse(alpha) - self.start
 
 
 @fault("the integral from 0", Rate, "2/(1 - t)", build=made)
-def the_hazard_of_a_rate_starts_anew_in_each_panel(hazard, self, t):
+def the_hazard_of_a_rate_restarts_at_0_in_each_panel(hazard, self, t):
     panel = (torch.searchsorted(self._grid, t.double().contiguous(), right=True) - 1).clamp(0, len(self._grid) - 2)
     return hazard(t) - hazard(self._grid[panel].to(t))
 
 
 @fault("-log alpha = hazard", Rate, "2/(1 - t)", build=made)
-def times_of_a_rate_are_found_to_three_digits(time_of, self, hazard):
+def the_times_of_hazards_are_rounded_to_three_decimals(time_of, self, hazard):
     return (time_of(hazard) * 1000).round() / 1000
 
 
 @fault("K(parent|child), rows sum to 1", lambda: Kernels([Banded(5, [1.0, 2.0, 1.0])]), within=Banded)
-def a_band_is_normalised_over_children(__init__, self, *arguments):
+def a_banded_kernel_is_normalised_over_children_in_place_of_parents(__init__, self, *arguments):
     __init__(*arguments)
     self.values = self.values / self.matrix().sum(0)[self.index]
 
 
 @levels("K(z|y) for every y", Dense, SQUARE)
-def the_column_of_a_matrix_is_its_row(column, self, parent):
+def column_returns_the_row_of_the_matrix(column, self, parent):
     return self.row(parent)
 
 
 @levels("u_1(.|p) = p K", Dense, SQUARE)
-def a_square_matrix_is_pushed_transposed(push, self, probs):
+def push_multiplies_by_the_transposed_matrix(push, self, probs):
     return probs @ self.values.mT.to(probs.dtype)
 
 
 @levels("K_{i->j} = K_i ... K_{j-1}", Dense, SQUARE, SQUARE.matrix().flip(0))
-def the_upper_matrix_comes_first(then, self, upper):
+def the_product_of_two_matrices_starts_with_the_upper_one(then, self, upper):
     return Dense(upper.matrix() @ self.values) if upper.num_parents == self.num_parents else then(upper)
 
 
 @levels("log u_1(z|p), however small", Kernel, Dense(MEMBERS))
-def small_masses_are_clamped_at_e_to_the_minus_20(log_push, self, log_probs):
+def log_push_clamps_relative_masses_at_exp_of_minus_20(log_push, self, log_probs):
     highest = log_probs.amax(-1, keepdim=True)
     return self.push((log_probs - highest).exp()).clamp_min(math.exp(-20)).log() + highest
 
 
 @levels("log u_1(z|p), however small", Kernel, Dense(MEMBERS))
-def the_mass_of_one_state_is_clamped(log_mass, self, log_probs, parent):
+def log_mass_is_clamped_at_minus_20(log_mass, self, log_probs, parent):
     return log_mass(log_probs, parent).clamp_min(-20.0)
 
 
 @levels("probabilities of equal parents add", Sparse, REPEATED)
-def each_of_equal_parents_counts_alone(at_parents, self, child, *values):
+def at_parents_does_not_sum_the_probabilities_of_equal_parents(at_parents, self, child, *values):
     _, part, *others = at_parents(child, *values)
     return part, part, *others
 
 
 @levels("K(z|y) for every y", Sparse, REPEATED)
-def the_first_child_of_a_state_is_forgotten(_below, self, parent):
+def the_column_omits_the_first_child_of_a_state(_below, self, parent):
     child, probability = _below(parent)
     return child[..., 1:], probability[..., 1:]
 
 
 @fault("every child may have every parent")
-def every_kernel_mixes(patch):
+def mixes_is_true_for_a_kernel_with_zero_entries(patch):
     patch.setattr(Kernel, "mixes", property(lambda self: True))
     return Kernels([Dense(MEMBERS)])
 
 
 @levels("inversion of the row", Kernel, SQUARE)
-def the_last_parent_is_never_drawn(sample, self, child, u):
+def sample_never_draws_the_last_parent(sample, self, child, u):
     return sample(child, u).clamp_max(max(self.num_parents - 2, 0))
 
 
 @levels("probabilities of equal parents add", Sparse, REPEATED)
-def the_last_of_equal_parents_counts(row, self, child):
+def row_keeps_only_the_last_of_equal_parents(row, self, child):
     empty = self.values.new_zeros(*child.shape, self.num_parents)
     return empty.scatter(-1, self.index[child], self.values[child])
 
 
 @levels("probabilities of equal parents add", Sparse, REPEATED)
-def the_first_of_equal_parents_counts(entry, self, child, parent):
+def entry_keeps_only_the_first_of_equal_parents(entry, self, child, parent):
     hit = self.index[child] == parent[..., None]
     return torch.where(hit & (hit.cumsum(-1) == 1), self.values[child], 0.0).sum(-1)
 
 
 @levels("every parent with its probability", Sparse, REPEATED)
-def a_token_ascends_to_its_first_parent(sample, self, child, u):
+def sample_always_returns_the_first_listed_parent(sample, self, child, u):
     return self.index[child, 0]
 
 
 @fault("products of sparse kernels are sparse kernels")
-def a_product_follows_the_likeliest_parents(patch):
+def the_product_of_sparse_kernels_uses_only_the_likeliest_upper_parents(patch):
     patch.setattr("ddlib.hierarchies.sparse_kernels._DENSE", 0)
     patch.setattr(Sparse, "then", lambda self, upper: Sparse(upper.parents[self.index], self.values, upper.num_parents)
                   if isinstance(upper, Sparse) else upper.after(self.matrix()))  # fmt: skip
@@ -194,27 +194,27 @@ def a_product_follows_the_likeliest_parents(patch):
 
 
 @fault("every cluster of a token, with its probability")
-def a_token_is_in_its_likeliest_cluster_alone(patch):
+def plain_is_true_for_a_kernel_with_several_parents(patch):
     patch.setattr(Dense, "plain", property(lambda self: True))
     return Hierarchical(Soft(MEMBERS), Linear())
 
 
 @fault("a mean over the children that z may have", Hierarchical, Kernels.examples()[1], Linear(), within=DIVERGENCE)
-def impossible_children_count_in_the_mean(_members_term, hierarchy, i, j, log_probs, x, local, u_z):
+def children_of_probability_0_are_not_excluded_from_the_mean(_members_term, hierarchy, i, j, log_probs, x, local, u_z):
     given = hierarchy.between(0, i).row(x)
     pi = hierarchy.between(i, j).column(local) * given / u_z.clamp_min(1e-300)[..., None]
     return (pi.to(log_probs.dtype) * (given.log().to(log_probs.dtype) - log_probs)).sum(-1)
 
 
 @fault("pi(y|z, x) = K(z|y) u(y|x) / u(z|x)", Hierarchical, Kernels.examples()[1], Linear(), within=DIVERGENCE)
-def the_mean_over_children_forgets_the_state(_members_term, hierarchy, i, j, log_probs, x, local, u_z):
+def the_mean_over_children_is_not_conditioned_on_z(_members_term, hierarchy, i, j, log_probs, x, local, u_z):
     given = hierarchy.between(0, i).row(x)
     ratio = torch.where(given > 0, given.log().to(log_probs.dtype) - log_probs, 0.0)
     return (given.to(log_probs.dtype) * ratio).sum(-1)
 
 
 @fault("KL(q_t(.|x) || q_t), over all clusters", Hierarchical, Blur(5, [1.0]), Linear())
-def the_prior_term_takes_the_likeliest_parents(prior_kl, self, x, t=None):
+def the_prior_kl_uses_only_the_likeliest_parent_of_each_token(prior_kl, self, x, t=None):
     times = self._one().expand(len(x)) if t is None else t
     occupied, size = self.occupancies(times)[:, None], self.vocab_size
     typical = self.hierarchy.level_probs(torch.full((size,), 1 / size, dtype=torch.float64))

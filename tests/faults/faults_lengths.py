@@ -1,4 +1,4 @@
-"""Rules for lengths: a row is that of its own noise, keeps its prompt, and shares the call of the step."""
+"""Rules for lengths: rows are independent, the prompt is kept, and rule and step share a network call."""
 
 import torch
 from planting import fault
@@ -9,7 +9,7 @@ RULE = dict(start=5, step=1, positions=4)
 
 
 @fault("a row changes by its own predictions", RhoEOS, 1, **RULE)
-def the_length_is_that_of_the_whole_batch(observe, self, canvas):
+def the_density_of_end_tokens_is_averaged_over_the_batch(observe, self, canvas):
     density = observe(canvas)
     return density.mean().expand_as(density)
 
@@ -21,12 +21,12 @@ def masks_are_inserted_before_the_prompt(resize, self, canvas, observed, window,
 
 
 @fault("the prompt stays", RhoEOS, 1, **RULE)
-def a_row_loses_its_prompt_with_its_end(resize, self, canvas, observed, window, k):
+def a_row_that_becomes_shorter_also_loses_its_prompt(resize, self, canvas, observed, window, k):
     place, count = resize(canvas, observed, window, k)
     return place, torch.where(count < 0, -canvas.length, count)
 
 
 @fault("one call for the rule and the step", RhoEOS, 1, **RULE)
-def the_network_is_evaluated_once_more(observe, self, canvas):
+def the_length_rule_makes_an_additional_network_call(observe, self, canvas):
     canvas.run.network(canvas.state.z, canvas.state.t)
     return observe(canvas)

@@ -15,18 +15,20 @@ STATISTICS = sys.modules["ddlib.kernels.cluster_mass"]
 
 
 fault("a weight of 0 stays 0", Weighting)(
-    a_lower_limit_lifts_words=lambda __call__, self, process, weight, x, z, t: weight.clamp(0.5, 2.0),
-    a_constant_weight_counts_words_too=lambda __call__, self, process, weight, x, z, t: torch.ones_like(weight),
+    a_lower_limit_makes_the_zero_weight_of_tokens_positive=lambda __call__, self, process, weight, x, z, t: (
+        weight.clamp(0.5, 2.0)
+    ),
+    a_constant_weight_also_applies_to_tokens=lambda __call__, self, process, weight, x, z, t: torch.ones_like(weight),
 )
 
 
 @fault("a weight is >= 0", Weighting)
-def the_logarithm_of_the_weight_is_taken(__call__, self, process, weight, x, z, t):
+def the_weighting_returns_the_logarithm_of_the_weight(__call__, self, process, weight, x, z, t):
     return torch.where(weight > 0, weight, 1.0).log()
 
 
 @fault("a weight is finite", Weighting)
-def masks_are_left_out_where_nearly_all_is_clean(__call__, self, process, weight, x, z, t):
+def the_weight_is_divided_by_0_at_small_times(__call__, self, process, weight, x, z, t):
     return weight / (t > 1e-3).double()[:, None]
 
 
@@ -36,26 +38,28 @@ def the_weight_is_rounded_to_float32(__call__, self, process, weight, x, z, t):
 
 
 @fault("a token's weight depends on no other token", Weighting)
-def weights_are_made_to_average_one(__call__, self, process, weight, x, z, t):
+def weights_are_divided_by_their_mean_over_the_batch(__call__, self, process, weight, x, z, t):
     return weight / weight.mean().clamp_min(1e-300)
 
 
 @fault("a token's weight depends on no other token", Weighting)
-def tokens_of_a_row_share_their_largest_weight(__call__, self, process, weight, x, z, t):
+def positive_weights_are_replaced_by_the_largest_weight_of_the_batch_row(__call__, self, process, weight, x, z, t):
     return torch.where(weight > 0, weight.amax(1, keepdim=True), 0.0)
 
 
 fault("the given weight is not modified", Weighting)(
-    the_limit_is_written_into_the_given_weight=lambda __call__, self, process, weight, x, z, t: weight.clamp_(max=2.0)
+    the_given_weight_is_clamped_in_place=lambda __call__, self, process, weight, x, z, t: weight.clamp_(max=2.0)
 )
 fault("some state of each time has a weight", Weighting)(
-    late_times_are_left_out=lambda __call__, self, process, weight, x, z, t: weight * (t < 0.9).double()[:, None]
+    the_weight_is_0_at_late_times=lambda __call__, self, process, weight, x, z, t: weight * (t < 0.9).double()[:, None]
 )
-fault("a rule that changes weights is not the bound", Clip, 2.0)(a_clip_calls_itself_the_bound=lambda bound, self: True)
+fault("a rule that changes weights is not the bound", Clip, 2.0)(
+    a_clipped_weighting_is_declared_to_be_the_bound=lambda bound, self: True
+)
 
 
 @fault("loss = weighting's weight times divergence", Constant, within=TRAINING)
-def the_loss_multiplies_by_the_bounds_weight_too(weighted, rule, process, weight, *given):
+def the_loss_is_also_multiplied_by_the_weight_of_the_bound(weighted, rule, process, weight, *given):
     return weight * weighted(rule, process, weight, *given)
 
 
@@ -65,13 +69,13 @@ def the_fused_loss_ignores_the_weighting(weighted, rule, process, weight, *given
 
 
 @fault("w_i s_ij = F_{j-1} / (a_j + ... + a_n)", Hierarchical, deep(), Linear())
-def every_level_has_the_whole_weight_of_an_edge(edge_shares, self, z, t, edge_weights=None):
+def all_edges_below_a_state_have_share_1(edge_shares, self, z, t, edge_weights=None):
     found = edge_shares(z, t, edge_weights)
     return found if edge_weights is not None else (found > 0).double()
 
 
 @fault("w_i s_ij = F_{j-1} / (a_j + ... + a_n)", Hierarchical, deep(), Linear())
-def an_edge_is_shared_with_levels_below_it(edge_shares, self, z, t, edge_weights=None):
+def the_flux_of_an_edge_is_divided_evenly_among_all_levels(edge_shares, self, z, t, edge_weights=None):
     found, weights, level = edge_shares(z, t, edge_weights), self.weights(t), self.level_of(z)
     occupied, own = (of.gather(1, level)[..., None] for of in (self.occupancies(t), weights))
     evenly = (weights * self.occupancies(t))[:, None, 1:] / self.hierarchy.depth / occupied / own
@@ -79,14 +83,16 @@ def an_edge_is_shared_with_levels_below_it(edge_shares, self, z, t, edge_weights
 
 
 @fault("w_i s_ij = F_{j-1} / (a_j + ... + a_n)", Hierarchical, deep(), Linear())
-def the_flux_out_of_the_level_stands_for_that_into_it(edge_shares, self, z, t, edge_weights=None):
+def each_edge_below_a_state_has_the_share_of_the_next_edge(edge_shares, self, z, t, edge_weights=None):
     found = edge_shares(z, t, edge_weights)
     outwards = torch.cat([found[..., 1:], found[..., -1:]], -1) * (found > 0)
     return found if edge_weights is not None else outwards
 
 
 @fault("edges above a state have no share", Hierarchical, tree(), Linear())
-def a_cluster_pays_for_the_edge_above_it(edges_weighted_divergence, self, logits, x, z, t, edge_weights=None):
+def the_divergence_at_a_cluster_includes_the_edge_above_it(
+    edges_weighted_divergence, self, logits, x, z, t, edge_weights=None
+):
     weight, divergence = edges_weighted_divergence(logits, x, z, t, edge_weights)
     edge = self.hierarchy.maps[0]
     cluster = edge.log_push(logits.log_softmax(-1)).gather(-1, edge.parents[x][..., None])[..., 0]
@@ -94,34 +100,34 @@ def a_cluster_pays_for_the_edge_above_it(edges_weighted_divergence, self, logits
 
 
 @fault("the way from z is P(y|z, x), not P(y|x)", Hierarchical, deep(), Linear(), within=DIVERGENCE)
-def what_is_known_of_the_way_is_forgotten(_members_term, hierarchy, i, j, probs, x, here, u_z):
+def the_distribution_of_the_path_is_not_conditioned_on_z(_members_term, hierarchy, i, j, probs, x, here, u_z):
     given = hierarchy.between(0, i).row(x)
     return torch.where(given > 0, given * (given.clamp_min(1e-300).log() - probs), 0.0).sum(-1)
 
 
 @fault("edges add up to the whole way", Hierarchical, tree(), Linear())
-def the_edge_to_the_word_is_left_out(edge_shares, self, z, t, edge_weights=None):
+def edge_shares_omit_the_lowest_edge_at_states_above_the_first_level(edge_shares, self, z, t, edge_weights=None):
     found = edge_shares(z, t, edge_weights).clone()
     found[..., 0] = torch.where(self.level_of(z) > 1, 0.0, found[..., 0])
     return found
 
 
 @fault("the fused losses are the plain ones", Hierarchical, tree(xi=1.0), Linear(), within=PLANS)
-def clusters_keep_their_whole_weight_in_the_fused_loss(_shares, process, weights, rows):
+def the_fused_loss_gives_share_1_to_the_edges_below_clusters(_shares, process, weights, rows):
     found = _shares(process, weights, rows)
     return torch.where(process.level_of(rows.z[:, None]) == 1, (found > 0).double(), found)
 
 
 @fault("the fused losses are the plain ones", Hierarchical, tree(xi=1.0), Linear(), within=SIBLINGS)
-def the_bias_gets_its_gradient_without_shares(add_product, into, columns, left, scaled):
+def the_gradient_of_the_bias_omits_the_edge_shares(add_product, into, columns, left, scaled):
     add_product(into, columns, left, torch.ones_like(scaled) if scaled.shape[1] == 1 else scaled)
 
 
 @fault("the fused losses are the plain ones", Hierarchical, tree(xi=1.0), Linear(), within=SIBLINGS)
-def a_level_of_the_tree_counts_as_the_edge_above_it(parts, children, levels, rows, level, hard, shares=None):
+def the_sibling_loss_uses_the_edge_shares_in_reverse_order(parts, children, levels, rows, level, hard, shares=None):
     return parts(children, levels, rows, level, hard, None if shares is None else shares.flip(-1))
 
 
 @fault("the fused losses are the plain ones", Hierarchical, deep(), Linear(), within=STATISTICS)
-def statistics_ask_for_the_edge_below_alone(children, hierarchy, log_px, finest, x, z, shares=None):
+def the_fused_loss_counts_only_the_edge_directly_below_a_state(children, hierarchy, log_px, finest, x, z, shares=None):
     return children(hierarchy, log_px, finest, x, z)

@@ -1,4 +1,4 @@
-"""The bound in discrete time, and texts whose tokens share their noise."""
+"""The bound in discrete time, and sequences with balanced noise (``levels="balanced"``)."""
 
 import sys
 
@@ -14,7 +14,7 @@ RING = torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0) - 1.5 * torch.ey
 
 
 @fault("a step comes down by any number of levels")
-def a_step_comes_down_one_level_at_most(patch):
+def the_discrete_term_omits_descents_by_more_than_one_level(patch):
     class Broken(Hierarchical):
         def step_divergence(self, logits, x, z, t, s):
             chances = self.level_posterior(self.level_of(z), t, s)
@@ -25,7 +25,7 @@ def a_step_comes_down_one_level_at_most(patch):
 
 
 @fault("KL over the members of every level below")
-def a_step_to_far_levels_is_scored_as_one_to_the_words(patch):
+def descents_by_several_levels_have_the_kl_of_a_descent_to_tokens(patch):
     original = DIVERGENCE._over
 
     def over(hierarchy, log_px, log_finest, x, z, lower):
@@ -37,7 +37,7 @@ def a_step_to_far_levels_is_scored_as_one_to_the_words(patch):
 
 
 @fault("KL(e_x || e_p): whether the word was redrawn")
-def gidds_step_lacks_the_choice_to_have_been_redrawn(patch):
+def the_discrete_term_of_gidd_is_halved_where_z_equals_x(patch):
     class Broken(GIDD):
         def step_divergence(self, logits, x, z, t, s):
             value = super().step_divergence(logits, x, z, t, s)
@@ -47,7 +47,7 @@ def gidds_step_lacks_the_choice_to_have_been_redrawn(patch):
 
 
 @fault("the chance to have been redrawn since s, not until t")
-def a_step_of_uniform_noise_redraws_as_if_from_the_start(patch):
+def the_discrete_term_of_uniform_noise_replaces_s_by_0(patch):
     class Broken(Uniform):
         def step_divergence(self, logits, x, z, t, s):
             return super().step_divergence(logits, x, z, t, torch.zeros_like(s))
@@ -56,7 +56,7 @@ def a_step_of_uniform_noise_redraws_as_if_from_the_start(patch):
 
 
 @fault("KL(p(z_s|z_t, x) || p(z_s|z_t, p)), the truth first")
-def the_dense_step_has_truth_and_model_exchanged(patch):
+def the_dense_discrete_term_exchanges_truth_and_model(patch):
     def step(self, logits, x, z, t, s):
         words = torch.nn.functional.one_hot(x, self.vocab_size).double()
         truth, believed = self.posterior(words, z, t, s), self.posterior(logits.double().softmax(-1), z, t, s)
@@ -68,7 +68,7 @@ def the_dense_step_has_truth_and_model_exchanged(patch):
 
 
 @fault("the posteriors of one z at one t")
-def the_dense_step_compares_what_is_predicted_at_s(patch):
+def the_dense_discrete_term_compares_marginals_at_s_in_place_of_posteriors(patch):
     def step(self, logits, x, z, t, s):
         words = torch.nn.functional.one_hot(x, self.vocab_size).double()
         truth, believed = self.predictive(words, s), self.predictive(logits.double().softmax(-1), s)
@@ -79,7 +79,7 @@ def the_dense_step_compares_what_is_predicted_at_s(patch):
 
 
 @fault("balance is the mean over this text's weight")
-def balance_is_turned_round(patch):
+def the_importance_weight_is_inverted(patch):
     class Broken(Masked):
         def importance_weight(self, x, z, t):
             found = super().importance_weight(x, z, t)
@@ -89,7 +89,7 @@ def balance_is_turned_round(patch):
 
 
 @fault("the mean weight is the sum of the fluxes")
-def the_mean_weight_is_that_of_the_mask_alone(patch):
+def the_mean_weight_includes_only_the_flux_into_the_mask(patch):
     class Broken(Hierarchical):
         def _weight_and_mean(self, x, z, t):
             mean, here = super()._weight_and_mean(x, z, t)
@@ -99,7 +99,7 @@ def the_mean_weight_is_that_of_the_mask_alone(patch):
 
 
 @fault("one token is drawn where the bound has its weight, and no other")
-def balanced_draws_put_two_tokens_there(patch):
+def balanced_draws_mask_all_tokens(patch):
     class Broken(Masked):
         def sample(self, x, t, generator=None, levels="independent"):
             z = super().sample(x, t, generator, levels)
@@ -109,7 +109,7 @@ def balanced_draws_put_two_tokens_there(patch):
 
 
 @fault("the chosen token's level by the fluxes")
-def the_chosen_token_is_always_masked(patch):
+def balanced_draws_always_mask_the_chosen_token(patch):
     class Broken(Hierarchical):
         def _inflow(self, t):
             flux = super()._inflow(t)
@@ -119,7 +119,7 @@ def the_chosen_token_is_always_masked(patch):
 
 
 @fault("balance is 0 only where the bound is")
-def balance_forgets_the_clusters(patch):
+def the_importance_weight_omits_the_clusters(patch):
     class Broken(Hierarchical):
         def _inflow(self, t):
             flux = super()._inflow(t)
@@ -133,7 +133,7 @@ def balance_forgets_the_clusters(patch):
 
 
 @fault("the chosen token is redrawn at the rates of the moment")
-def gidds_chosen_token_is_redrawn_as_the_others(patch):
+def balanced_draws_of_gidd_resample_by_the_mixture_of_a_fixed_time(patch):
     class Broken(GIDD):
         def _resample(self, mixture, like, generator):
             return super()._resample(self.mixture(torch.full_like(mixture.keep, 0.9)), like, generator)
@@ -147,7 +147,7 @@ def gidds_chosen_token_is_redrawn_as_the_others(patch):
 
 
 @fault("the chosen token is any of the text")
-def the_chosen_token_is_the_first(patch):
+def balanced_draws_always_choose_the_first_token(patch):
     class Broken(Masked):
         def sample(self, x, t, generator=None, levels="independent"):
             z = super().sample(x, t, generator, "independent" if levels == "balanced" else levels)
@@ -159,7 +159,7 @@ def the_chosen_token_is_the_first(patch):
 
 
 @fault("balanced levels are keyed per example")
-def the_chosen_token_is_the_same_in_a_batch(patch):
+def balanced_draws_choose_the_same_position_in_all_batch_rows(patch):
     class Broken(Masked):
         def sample(self, x, t, generator=None, levels="independent"):
             z = super().sample(x, t, generator, "independent" if levels == "balanced" else levels)

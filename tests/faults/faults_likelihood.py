@@ -15,7 +15,7 @@ READS, COSTS = (sys.modules[f"ddlib.samplers.{name}"] for name in ("likelihood",
 
 
 def choosing(patch, look):
-    """Order whose likelihood of x uses ``look`` as scores, which depend on x; its draws are those of the right one."""
+    """Order whose likelihood of x uses ``look`` as scores, which depend on x; draws follow the given order."""
     right = READING.likelihood
 
     def likelihood(process, denoiser, x, order, **options):
@@ -32,7 +32,7 @@ def choosing(patch, look):
 
 
 @fault("the order chooses independently of x")
-def positions_whose_child_is_likeliest_come_first(patch):
+def the_order_scores_positions_by_the_probability_of_their_true_descendants(patch):
     def scores(run, out, level, x):
         below = run.process.ascend(x, (level - 1).clamp_min(0))
         return transition_log_prob(run, out, below[out.b, out.i], False)
@@ -41,7 +41,7 @@ def positions_whose_child_is_likeliest_come_first(patch):
 
 
 @fault("the order chooses independently of x")
-def the_order_sees_a_positions_own_word(patch):
+def the_order_scores_positions_by_predictions_from_the_true_tokens(patch):
     def scores(run, out, level, x):
         logits = run.predict(x, torch.zeros(len(x), dtype=torch.float64))[out.b, out.i]
         return -entropy(logits.log_softmax(-1))
@@ -50,7 +50,7 @@ def the_order_sees_a_positions_own_word(patch):
 
 
 @fault("a cluster has the mass of its words", Confidence, within=READS)
-def a_cluster_is_read_as_the_first_of_its_words(transition_log_prob, run, out, landed, force):
+def the_likelihood_of_a_cluster_is_that_of_its_first_token(transition_log_prob, run, out, landed, force):
     level = run.process.level_of(landed[:, None])[:, 0]
     words = out.words(torch.zeros_like(level))[:, 0].log_softmax(-1)
     everyone = torch.arange(words.shape[1]).expand_as(words)
@@ -60,7 +60,7 @@ def a_cluster_is_read_as_the_first_of_its_words(transition_log_prob, run, out, l
 
 
 @fault("the distribution of a token is that under its cluster", EntropyBounded, 0.0, within=READS)
-def a_word_is_read_as_if_all_words_could_stand_there(transition_log_prob, run, out, landed, force):
+def the_likelihood_of_a_token_is_normalised_over_all_tokens(transition_log_prob, run, out, landed, force):
     words = out.words(torch.zeros_like(landed))[:, 0].log_softmax(-1)
     word = landed < run.process.vocab_size
     found = words.gather(1, torch.where(word, landed, 0)[:, None])[:, 0]
@@ -68,27 +68,27 @@ def a_word_is_read_as_if_all_words_could_stand_there(transition_log_prob, run, o
 
 
 @fault("every edge counts", LeftToRight, within=READS)
-def the_first_edge_is_left_out(transition_log_prob, run, out, landed, force):
+def the_likelihood_omits_descents_from_the_mask(transition_log_prob, run, out, landed, force):
     return torch.where(out.z == run.process.num_states - 1, 0.0, transition_log_prob(run, out, landed, force))
 
 
 @fault("every edge counts", Confidence, within=READS)
-def clusters_cost_nothing(transition_log_prob, run, out, landed, force):
+def the_likelihood_omits_descents_to_clusters(transition_log_prob, run, out, landed, force):
     return torch.where(landed < run.process.vocab_size, transition_log_prob(run, out, landed, force), 0.0)
 
 
 @fault("a sequence is read with the model times of sampling", LeftToRight, within=READS)
-def the_model_time_is_that_of_masks_only(model_time, run, z, expected):
+def the_model_time_of_the_likelihood_is_always_1(model_time, run, z, expected):
     return torch.ones(len(z), dtype=torch.float64)
 
 
 @fault("a text is read in as many steps as it is drawn", LeftToRight, within=READING)
-def a_text_is_read_edge_by_edge_that_is_drawn_in_few_steps(likelihood, *args, steps, **options):
+def the_likelihood_ignores_the_number_of_steps(likelihood, *args, steps, **options):
     return likelihood(*args, **options)
 
 
 @fault("only an order without chance has a likelihood in closed form")
-def a_choice_by_chance_is_called_deterministic(patch):
+def an_order_with_random_noise_is_declared_to_be_deterministic(patch):
     class Broken(Confidence):
         deterministic = True
 
@@ -99,25 +99,25 @@ def a_choice_by_chance_is_called_deterministic(patch):
 
 
 @fault("positions of a set are independent given the states", Confidence, within=READS)
-def the_later_positions_of_a_set_are_read_given_the_earlier_ones(read_steps, order, run, x, group):
+def the_likelihood_evaluates_the_positions_of_a_group_one_at_a_time(read_steps, order, run, x, group):
     return read_steps(order, run, x, None if group is None else 1)
 
 
 @fault("each position of a chain is read given all before it", LeftToRight, within=COSTS)
-def a_chain_is_read_set_by_set(_chain, order, run, x, start, moves):
+def the_chain_has_the_log_probabilities_of_the_sets(_chain, order, run, x, start, moves):
     return moves
 
 
 @fault("the order of a chain depends on the states alone", Confidence, within=COSTS._Moves)
-def the_likeliest_of_the_true_tokens_of_a_set_comes_first(of, cls, run, step):
+def the_chain_orders_positions_by_the_log_probability_of_the_true_tokens(of, cls, run, step):
     return of(run, step._replace(preference=step.log_probs))
 
 
 @fault("a block is read given the tokens of the blocks before it", EntropyBounded, 0.0, within=READS.BlockContexts)
-def all_blocks_are_read_behind_the_same_token(at, self, before, *behind):
+def the_likelihood_replaces_all_tokens_before_a_block_by_token_0(at, self, before, *behind):
     return at(torch.zeros_like(before), *behind)
 
 
 @fault("a step of a draw is the step that is read", LeftToRight)
-def draws_come_down_in_another_order_than_they_are_read(step, self, run, state, k):
+def draws_use_another_order_than_the_likelihood(step, self, run, state, k):
     return Confidence().step(run, state, k)

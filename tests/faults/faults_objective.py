@@ -25,11 +25,11 @@ def generic_sum(term, process, logits, x, z, t):
 
 
 fault("D(a, b) = a log(a/b) - a + b", dd.processes.Uniform, 5, Linear(), within=NELBO._METHODS)(
-    the_generic_sum_lacks_b_minus_a=lambda generic, *given: generic_sum(lambda a, b: torch.xlogy(a, a / b), *given),
-    the_generic_sum_has_a_and_b_exchanged=lambda generic, *given: generic_sum(
+    the_generic_sum_omits_b_minus_a=lambda generic, *given: generic_sum(lambda a, b: torch.xlogy(a, a / b), *given),
+    the_generic_sum_exchanges_a_and_b=lambda generic, *given: generic_sum(
         lambda a, b: torch.xlogy(b, b / a.clamp_min(1e-30)) - b + a, *given
     ),
-    the_generic_sum_has_the_wrong_sign_of_the_logarithm=lambda generic, *given: generic_sum(
+    the_logarithm_in_the_generic_sum_has_the_wrong_sign=lambda generic, *given: generic_sum(
         lambda a, b: -torch.xlogy(a, a / b) - a + b, *given
     ),
 )
@@ -43,7 +43,7 @@ def odds(process, logits, x, z, t):
 
 
 class Closed(Hierarchical):
-    """Process with a method that may change the two parts of its closed form."""
+    """Process whose method ``bend`` may change the weight and the divergence of the closed form."""
 
     def weighted_divergence(self, logits, x, z, t):
         return self.bend(*super().weighted_divergence(logits, x, z, t), logits, x, z, t)
@@ -53,45 +53,47 @@ class Closed(Hierarchical):
 
 
 @fault("w_i = F_{i-1} / a_i", Closed, tree(), Linear())
-def the_weight_of_the_mask_is_doubled_as_in_the_papers_code(bend, self, weight, divergence, logits, x, z, t):
+def the_weight_of_the_mask_is_doubled_as_in_the_published_code(bend, self, weight, divergence, logits, x, z, t):
     return torch.where(self.level_of(z) == 2, 2 * weight, weight), divergence
 
 
 @fault("w_{t,m}: denominator g t + (1-t)^g - 1 (section 6)", Closed, tree(), Linear())
-def the_weight_of_the_mask_is_the_printed_one(bend, self, weight, divergence, logits, x, z, t):
+def the_weight_of_the_mask_follows_the_formula_printed_in_the_paper(bend, self, weight, divergence, logits, x, z, t):
     u, g = 1 - interior(t), 2.0
     printed = g * (1 - u ** (g - 1)) / (g * (1 - u) + u**g)
     return torch.where(self.level_of(z) == 2, printed[:, None].to(weight), weight), divergence
 
 
 @fault("w_i = F_{i-1} / a_i, F the flux into the level", Closed, tree(), Linear())
-def the_weights_use_the_flux_out_of_the_level(bend, self, weight, divergence, logits, x, z, t):
+def the_weight_of_clusters_uses_the_speed_of_the_edge_above(bend, self, weight, divergence, logits, x, z, t):
     flux = self.chain.speeds[1] / self.chain.speeds[0]
     return torch.where(self.level_of(z) == 1, flux.to(weight) * weight, weight), divergence
 
 
 @fault("KL(pi(.|z,x) || pi(.|z,p)) with its constant", Closed, tree(), Linear())
-def the_mask_term_lacks_the_entropy_of_the_stray_cluster(bend, self, weight, divergence, logits, x, z, t):
+def the_mask_term_omits_the_entropy_of_the_cluster_given_the_token(bend, self, weight, divergence, logits, x, z, t):
     row = self.hierarchy.maps[0].row(x).to(logits.dtype)
     constant = torch.xlogy(row, row).sum(-1)
     return weight, torch.where(self.level_of(z) == 2, divergence - constant, divergence)
 
 
 @fault("cluster term -log [K(z|x) p(x) / u_1(z|p)]", Closed, tree(), Linear())
-def the_cluster_term_is_the_cross_entropy_of_the_word(bend, self, weight, divergence, logits, x, z, t):
+def the_cluster_term_is_the_cross_entropy_of_the_token(bend, self, weight, divergence, logits, x, z, t):
     word = -logits.log_softmax(-1).gather(-1, x[..., None])[..., 0]
     return weight, torch.where(self.level_of(z) == 1, word, divergence)
 
 
 @fault("cluster term -log [K(z|x) p(x) / u_1(z|p)]", Closed, tree(), Linear())
-def a_stray_cluster_is_scored_as_the_right_one(bend, self, weight, divergence, logits, x, z, t):
+def the_divergence_at_clusters_other_than_the_parent_has_an_additional_constant(
+    bend, self, weight, divergence, logits, x, z, t
+):
     edge = self.hierarchy.maps[0]
     stray = (self.level_of(z) == 1) & (edge.parents[x] != self.hierarchy.local(z, 1))
     return weight, torch.where(stray, divergence + 0.1, divergence)
 
 
 @fault("the bound is the hard mode's nowhere", Hierarchical, tree(), Linear())
-def evaluation_uses_hard_mode(weighted_divergence, self, logits, x, z, t):
+def the_mask_term_is_the_cross_entropy_of_the_token(weighted_divergence, self, logits, x, z, t):
     word = -logits.log_softmax(-1).gather(-1, x[..., None])[..., 0]
     weight, divergence = weighted_divergence(logits, x, z, t)
     return weight, torch.where(self.level_of(z) >= 2, word, divergence)
@@ -103,7 +105,7 @@ def the_closed_form_has_the_wrong_sign(bend, self, weight, divergence, logits, x
 
 
 @fault("0 at level 0", Closed, tree(), Linear())
-def words_are_scored_too(bend, self, weight, divergence, logits, x, z, t):
+def tokens_have_a_positive_weight_and_divergence(bend, self, weight, divergence, logits, x, z, t):
     word = -logits.log_softmax(-1).gather(-1, x[..., None])[..., 0]
     words = self.level_of(z) == 0
     return torch.where(words, 1.0, weight), torch.where(words, word, divergence)
@@ -116,12 +118,14 @@ def the_weight_depends_on_the_model(bend, self, weight, divergence, logits, x, z
 
 
 @fault("sum over the children of every level", Hierarchical, deep(), Linear(), within=DIVERGENCE)
-def the_level_below_is_taken_for_the_words(_members_term, hierarchy, i, j, probs, x, here, u_z):
+def the_divergence_is_the_cross_entropy_of_the_tokens_likeliest_ancestor(
+    _members_term, hierarchy, i, j, probs, x, here, u_z
+):
     return -probs.gather(-1, hierarchy.between(0, i).parents[x][..., None])[..., 0]
 
 
 @fault("gradients are finite", Closed, tree(), Linear())
-def the_gradient_at_impossible_words_is_nan(bend, self, weight, divergence, logits, x, z, t):
+def the_gradient_of_the_divergence_is_nan(bend, self, weight, divergence, logits, x, z, t):
     zero = (logits - logits).sum(-1)
     return weight, divergence + torch.where(zero == 0, 0.0, zero.sqrt()) + 0 * zero.sqrt()
 
@@ -134,53 +138,53 @@ def logits_are_normalised_in_place(weighted_divergence, self, logits, x, z, t):
 
 
 @fault("float32 follows float64", Masked, 5, Linear())
-def the_cross_entropy_is_computed_in_half_precision(weighted_divergence, self, logits, x, z, t):
+def the_divergence_is_rounded_to_bfloat16(weighted_divergence, self, logits, x, z, t):
     weight, divergence = weighted_divergence(logits, x, z, t)
     return weight, divergence if logits.dtype == torch.float64 else divergence.bfloat16().to(logits.dtype)
 
 
 @fault("KL + IS", GIDD, 5, 0.3)
-def gidds_closed_form_lacks_the_itakura_saito_term(weighted_divergence, self, logits, x, z, t):
+def the_closed_form_of_gidd_omits_the_itakura_saito_term(weighted_divergence, self, logits, x, z, t):
     weight, divergence = weighted_divergence(logits, x, z, t)
     ratio = odds(self, logits, x, z, t)
     return weight, divergence - (ratio - ratio.log() - 1).to(divergence)
 
 
 @fault("IS(a, b) = a/b - log(a/b) - 1", GIDD, 5, 0.3)
-def gidds_itakura_saito_term_is_exchanged(weighted_divergence, self, logits, x, z, t):
+def the_itakura_saito_term_of_gidd_has_its_arguments_exchanged(weighted_divergence, self, logits, x, z, t):
     weight, divergence = weighted_divergence(logits, x, z, t)
     ratio = odds(self, logits, x, z, t)
     return weight, divergence + (1 / ratio + 2 * ratio.log() - ratio).to(divergence)
 
 
 @fault("w(z, x) = r_t(z) / q_t(z|x)", GIDD, 5, 0.3)
-def gidds_weight_is_divided_by_the_models_marginal(weighted_divergence, self, logits, x, z, t):
+def the_weight_of_gidd_is_divided_by_the_models_marginal(weighted_divergence, self, logits, x, z, t):
     weight, divergence = weighted_divergence(logits, x, z, t)
     return weight * odds(self, logits, x, z, t).to(weight), divergence
 
 
 @fault("posterior = normalise(cavity * q_t(z|.))", Hierarchical, tree(), Linear(), within=DENOISER._CONVERSIONS)
-def posterior_logits_are_taken_for_the_cavity(posterior, process, logits, z, t):
+def posterior_logits_are_treated_as_cavity_logits(posterior, process, logits, z, t):
     return DENOISER._cavity(process, logits, z, t)
 
 
 @fault("posterior = normalise(cavity * q_t(z|.))", Hierarchical, tree(), Linear(), within=DENOISER._CONVERSIONS)
-def the_evidence_is_multiplied_in_instead_of_divided_out(posterior, process, logits, z, t):
+def posterior_logits_are_converted_by_adding_the_log_likelihood_of_z(posterior, process, logits, z, t):
     return logits.log_softmax(-1) + process.token_likelihood(z, t).clamp_min(1e-30).log().to(logits.dtype)
 
 
 @fault("log p(x) = sum over edges of log softmax over siblings", Hierarchical, tree(xi=1.0), Linear(), within=MAP)
-def child_logits_are_normalised_over_their_whole_level(log_shares, edge, logits):
+def child_logits_are_normalised_over_the_whole_level(log_shares, edge, logits):
     return logits.log_softmax(-1)
 
 
 @fault("log p(x) = sum over edges of log softmax over siblings", Hierarchical, tree(xi=1.0), Linear(), within=CHILDREN)
-def the_probability_of_the_cluster_is_left_out(token_logits, tree, logits):
+def token_logits_omit_the_probability_of_the_cluster(token_logits, tree, logits):
     return tree.maps[0].log_shares(logits[..., : tree.vocab_size])
 
 
 @fault("child logits: LSE(siblings) - own logit")
-def a_child_is_taken_for_its_neighbour(patch):
+def the_rank_of_each_child_in_its_family_is_shifted_by_one(patch):
     right = CHILDREN.Families.__init__
 
     def moved(families, parents, rows):
@@ -193,11 +197,11 @@ def a_child_is_taken_for_its_neighbour(patch):
 
 
 @fault("the bound has a reconstruction term", Hierarchical, tree(xi=1.0), Linear(), within=BOUND)
-def reconstruction_forgets_the_evidence(posterior_logits, process, logits, z, t):
+def the_reconstruction_term_omits_the_evidence_of_z(posterior_logits, process, logits, z, t):
     return logits.log_softmax(-1)
 
 
 @fault("clipping is for training", dd.presets.mdlm, 5, within=NELBO._METHODS)
-def the_bound_clips_its_weights(auto, process, logits, x, z, t):
+def the_bound_clips_its_weights_at_2(auto, process, logits, x, z, t):
     weight, divergence = process.weighted_divergence(logits, x, z, t)
     return weight.clamp_max(2.0) * divergence

@@ -16,7 +16,7 @@ LEVELLED = sys.modules["ddlib.processes.level_process"]
 
 
 @fault("first chosen, then drawn", Confidence, "probability")
-def the_surest_of_the_drawn_children_stay_as_in_maskgit(step, self, run, state, k):
+def positions_are_chosen_by_the_probability_of_drawn_children_as_in_maskgit(step, self, run, state, k):
     z, level, steps = state.z, levels(run, state.z), run.steps - k
     chance = torch.zeros(z.shape, dtype=torch.float64)
     drawn = move(run, z, state.t, state.t, (level - 1).clamp_min(0), False, chance)
@@ -28,18 +28,22 @@ def the_surest_of_the_drawn_children_stay_as_in_maskgit(step, self, run, state, 
 
 
 @fault("every row has a quota of its own", Confidence)
-def positions_are_chosen_from_the_whole_batch(choose, self, score, level, steps, noise=0.0):
+def positions_are_chosen_across_the_whole_batch(choose, self, score, level, steps, noise=0.0):
     one = (value.view(1, -1) for value in (score + noise, level))
     return choose(*one, steps).view_as(level)
 
 
 @fault("pi(.|z, p) is in proportion to K(z|y) u(y|p)", Confidence, within=LEVELLED.LevelProcess)
-def a_cluster_gives_no_evidence_of_its_token(descendant_logits, self, logits, z, level, target, force=False):
+def tokens_are_drawn_without_the_evidence_of_their_cluster(
+    descendant_logits, self, logits, z, level, target, force=False
+):
     return logits if target == 0 else descendant_logits(logits, z, level, target, force)
 
 
 @fault("pi(.|z, p) is in proportion to K(z|y) u(y|p)", Confidence, "entropy", within=LEVELLED.LevelProcess)
-def clusters_are_drawn_by_the_mean_of_the_words_logits(descendant_logits, self, logits, z, level, target, force=False):
+def clusters_are_drawn_by_the_mean_logit_of_their_tokens(
+    descendant_logits, self, logits, z, level, target, force=False
+):
     probs = descendant_logits(logits, z, level, target, force)
     if target == 0:
         return probs
@@ -50,31 +54,31 @@ def clusters_are_drawn_by_the_mean_of_the_words_logits(descendant_logits, self, 
 
 
 @fault("xi < 1 lets a token leave its cluster on its way down", Confidence)
-def tokens_are_kept_in_their_clusters_unasked(step, self, run, state, k):
+def the_sampler_sets_force_transition_to_true(step, self, run, state, k):
     self.force_transition = True
     return step(run, state, k)
 
 
 @fault("tokens are drawn, not maximised", EntropyBounded, 0.0, within=LEVELLED)
-def the_surest_position_takes_its_likeliest_child(draw_logits, logits, u):
+def the_likeliest_child_is_taken_in_place_of_a_draw(draw_logits, logits, u):
     return logits.argmax(-1)
 
 
 @fault("positions drawn at once are independent", Confidence)
-def two_edges_per_call_are_called_exact(__init__, self):
+def a_threshold_of_0_is_declared_to_have_a_consistent_joint(__init__, self):
     __init__(threshold=0.0)
     self.consistent_joint = True
 
 
 @fault("positions drawn at once are independent", EntropyBounded, 0.0)
-def the_largest_entropy_is_left_out_twice(select, self, score, level):
+def the_entropy_bound_subtracts_the_largest_entropy_twice(select, self, score, level):
     """Use the bound of the EB-sampler with one entropy too few: it unmasks two positions where none is certain."""
     entropies = (-score).masked_fill(level == 0, 0.0)
     return entropies.cumsum(-1) - 2 * entropies.cummax(-1).values <= self.gamma
 
 
 @fault("the choice is made by the present logits", Confidence)
-def logits_are_kept_until_every_position_has_moved_once(step, self, run, state, k):
+def logits_are_reused_in_every_second_step(step, self, run, state, k):
     memo, logits_before = state.memo if k else (state.memo, None)
     logits = run.predict(state.z, state.t) if logits_before is None or k % 2 == 0 else logits_before
     stale = type(run)(**{**vars(run), "predict": lambda z, t: logits})
@@ -83,12 +87,12 @@ def logits_are_kept_until_every_position_has_moved_once(step, self, run, state, 
 
 
 @fault("noise belongs to the example", Confidence, temperature=1.0)
-def the_choice_goes_by_the_global_state(noise, self, run, z):
+def the_noise_of_the_choice_is_drawn_from_the_global_generator(noise, self, run, z):
     return noise(type(run)(**{**vars(run), "generator": None}), z)
 
 
 @fault("the prompt takes no turn", Confidence)
-def the_prompt_is_given_up_on_its_first_turn(step, self, run, state, k):
+def every_step_masks_the_prompt_and_may_draw_it_again(step, self, run, state, k):
     everywhere = type(run)(**{**vars(run), "free": torch.ones_like(run.free)})
     fixed = torch.where(run.free, state.z, run.process.num_states - 1)
     return step(everywhere, state._replace(z=fixed), k)
@@ -97,12 +101,12 @@ def the_prompt_is_given_up_on_its_first_turn(step, self, run, state, k):
 @fault(
     "on its plateau time stands still, and z follows q at that time", Remask, 1.0, "loop", plateau=0.4, build=clamped
 )
-def the_plateau_has_the_time_of_the_grid(step, self, run, state, k):
+def the_state_has_the_grid_time_in_place_of_the_process_time(step, self, run, state, k):
     return step(run, state, k)._replace(t=at(run, k + 1))
 
 
 @fault("on its plateau time stands still, and z follows q at that time", Remask, 1.0, "loop", plateau=0.4)
-def positions_jump_on_while_the_plateau_lasts(step, self, run, state, k):
+def ancestral_steps_continue_on_the_plateau(step, self, run, state, k):
     t, s = self.time(at(run, k)), self.time(at(run, k + 1))
     if not bool((t == s).all()):
         return step(run, state, k)
@@ -110,18 +114,18 @@ def positions_jump_on_while_the_plateau_lasts(step, self, run, state, k):
 
 
 @fault("what climbs on the plateau comes down again", Remask, 1.0, "loop", plateau=0.4, within=LEVELLED)
-def words_climb_on_the_plateau_and_masks_stay(remask_coupling, joint, level, lift):
+def tokens_ascend_on_the_plateau_without_compensating_descents(remask_coupling, joint, level, lift):
     return torch.where((level == 0)[..., None], remask_coupling(joint, level, lift), 0.0)
 
 
 @fault("exactness is claimed only where it is certain", Remask)
-def confidence_claims_to_keep_the_levels(__init__, self):
+def the_confidence_rule_is_declared_to_be_on_the_time_grid(__init__, self):
     __init__(1.0, "confidence")
     self.on_time_grid = True
 
 
 class Forwards(Overshoot):
-    """Overshoot with a method that gives the levels on the way forwards, from u to s."""
+    """Overshoot whose method ``forwards`` returns the levels after the forward step from u to s."""
 
     def step(self, run, state, k):
         process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
@@ -143,23 +147,23 @@ def climbed(process, level, chances, generator):
 
 
 @fault("an overshoot comes back from u to s", Forwards, 0.5)
-def the_way_back_is_that_from_the_start_of_the_step(forwards, self, process, z, t, s, u, generator):
+def the_forward_step_uses_the_transition_from_s_to_t(forwards, self, process, z, t, s, u, generator):
     return climbed(process, process.sample_level(z, t, u, generator), process.level_transition(s, t), generator)
 
 
 @fault("an overshoot comes back from u to s", Forwards, 0.5)
-def the_way_back_starts_at_the_level_that_the_step_started_from(forwards, self, process, z, t, s, u, generator):
+def the_forward_step_starts_at_the_level_before_the_reverse_step(forwards, self, process, z, t, s, u, generator):
     up = climbed(process, process.level_of(z), process.level_transition(u, s), generator)
     return torch.where(up > process.level_of(z), up, process.sample_level(z, t, u, generator))
 
 
 @fault("an overshoot comes back from u to s", Forwards, 0.5)
-def there_is_no_way_back(forwards, self, process, z, t, s, u, generator):
+def the_forward_step_from_u_to_s_is_omitted(forwards, self, process, z, t, s, u, generator):
     return process.sample_level(z, t, u, generator)
 
 
 @fault("an overshoot comes back from u to s, by the process of the noise", Overshoot, 0.5)
-def whoever_jumps_again_comes_back_as_another_word(step, self, run, state, k):
+def the_forward_step_noises_clean_tokens_from_time_0_to_s(step, self, run, state, k):
     t, s = at(run, k), at(run, k + 1)
     u = (1 - self.amount) * s
     low = Ancestral().back(run, state.z, t, u)

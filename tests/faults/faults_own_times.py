@@ -1,4 +1,4 @@
-"""A time per position (theory section 14). All of these objects are right at one time per sequence."""
+"""One time per position (theory section 14). All these objects are correct with one time per sequence."""
 
 from planting import fault, tree
 
@@ -15,7 +15,7 @@ def first(t):
 
 
 def next_one(t):
-    """Time of the position before."""
+    """Time of the previous position, for every position."""
     return t.roll(1, 1) if t.ndim == 2 else t
 
 
@@ -24,62 +24,66 @@ def mean(t):
 
 
 @fault("q_t(z|x), t of the position", Hierarchical, tree(), Linear())
-def the_first_position_tells_the_time_of_all(marginal, self, x, t):
+def the_marginal_uses_the_time_of_the_first_position(marginal, self, x, t):
     return marginal(x, first(t))
 
 
 @fault("q_t(z|x), elementwise", Hierarchical, tree(), Linear())
-def likelihoods_are_at_the_time_of_a_neighbour(likelihood, self, z, x, t):
+def the_likelihood_uses_the_time_of_the_previous_position(likelihood, self, z, x, t):
     return likelihood(z, x, next_one(t))
 
 
 @fault("w_i(t_l)", Hierarchical, tree(), Linear())
-def weights_are_at_the_mean_of_the_times(loss_weight, self, x, z, t):
+def the_loss_weight_uses_the_mean_time_of_the_sequence(loss_weight, self, x, z, t):
     return loss_weight(x, z, mean(t))
 
 
 @fault("s_ij at t_l", Hierarchical, tree(), Linear())
-def edges_are_shared_at_the_first_time(edge_shares, self, z, t, edge_weights=None):
+def edge_shares_use_the_time_of_the_first_position(edge_shares, self, z, t, edge_weights=None):
     return edge_shares(z, first(t), edge_weights)
 
 
 @fault("p(z_s|z_t), s and t of the position", Hierarchical, tree(), Linear())
-def the_posterior_takes_another_positions_duration(level_posterior, self, level, t, s, lift=None):
+def the_level_posterior_uses_the_times_of_the_previous_position(level_posterior, self, level, t, s, lift=None):
     return level_posterior(level, next_one(t), next_one(s), lift)
 
 
 @fault("z_t ~ q_t(.|x), t of the position", Masked, 5, Linear())
-def a_text_is_drawn_at_its_first_time(sample, self, x, t, generator=None, levels="independent"):
+def sample_uses_the_time_of_the_first_position(sample, self, x, t, generator=None, levels="independent"):
     return sample(x, first(t), generator, levels)
 
 
 @fault("z_t ~ q_{t|s}(.|z_s), s and t of the position", Uniform, 4, Cosine())
-def a_text_goes_on_by_its_mean_time(sample_forward, self, z, s, t, generator=None):
+def sample_forward_uses_the_mean_times_of_the_sequence(sample_forward, self, z, s, t, generator=None):
     return sample_forward(z, mean(s), mean(t), generator)
 
 
 @fault("z_s ~ p(z_s|z_t), s and t of the position", GIDD, 5, 0.2)
-def a_text_lands_at_its_first_time(sample_given_level, self, logits, z, t, s, target, generator=None, **controls):
+def sample_given_level_uses_the_times_of_the_first_position(
+    sample_given_level, self, logits, z, t, s, target, generator=None, **controls
+):
     return sample_given_level(logits, z, first(t), first(s), target, generator, **controls)
 
 
 @fault("q_t(.|p), t of the position", GIDD, 5, 0.2)
-def a_mixture_is_that_of_the_mean_time(predictive, self, p, t):
+def the_predictive_distribution_uses_the_mean_time_of_the_sequence(predictive, self, p, t):
     return predictive(p, mean(t))
 
 
 @fault("lambda_x(t_l)", PerWord, Linear(), [0.5, 2.0, 1.0])
-def words_return_at_the_pace_of_a_neighbours_time(return_rates, self, t):
+def return_rates_use_the_time_of_the_previous_position(return_rates, self, t):
     return return_rates(next_one(t))
 
 
 @fault("KL(q_t(.|x) || q_t(.|uniform word)), t of the position", RateMatrix, MATRIX, Linear(), 3)
-def the_prior_term_is_at_the_first_time(prior_kl, self, x, t=None):
+def the_prior_kl_uses_the_time_of_the_first_position(prior_kl, self, x, t=None):
     return prior_kl(x, None if t is None else first(t))
 
 
 @fault("u ~ U[0, 1) of (seed, step, example)", Masked, 5, Linear())
-def noise_of_a_text_with_own_times_depends_on_its_batch(sample, self, x, t, generator=None, levels="independent"):
+def noise_at_per_position_times_depends_on_the_first_index_of_the_batch(
+    sample, self, x, t, generator=None, levels="independent"
+):
     if t.ndim == 2 and isinstance(generator, dd.KeyedGenerator):
         generator = dd.KeyedGenerator(generator.seed, generator.step, generator.index - generator.index[0])
     return sample(x, t, generator, levels)

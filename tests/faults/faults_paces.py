@@ -10,13 +10,13 @@ from ddlib.samplers.runtime import loop
 
 
 @fault("t_l'(u) >= 0", Ramp)
-def a_path_falls(times, self, u, chance):
+def the_times_of_a_path_are_not_monotone(times, self, u, chance):
     t = times(u, chance)
     return t + 0.1 * torch.sin(9 * torch.pi * t)
 
 
 @fault("t_l(1) = 1")
-def a_path_ends_short_of_noise(patch):
+def a_path_ends_before_time_1(patch):
     class Broken(Together):
         def times(self, u, chance):
             return 0.9 * u
@@ -28,12 +28,12 @@ def a_path_ends_short_of_noise(patch):
 
 
 @fault("t_l(0) = 0", Ramp)
-def a_path_begins_behind_the_data(times, self, u, chance):
+def a_path_begins_after_time_0(times, self, u, chance):
     return times(u, chance).clamp_min(1e-3)
 
 
 @fault("speeds = dt / du")
-def speeds_are_not_the_derivative(patch):
+def speeds_are_not_the_derivatives_of_the_times(patch):
     class Broken(Pace):
         def times(self, u, chance):
             return u**2
@@ -45,17 +45,17 @@ def speeds_are_not_the_derivative(patch):
 
 
 @fault("a block that is drawn at random counts n times", Blocks, 2)
-def a_block_counts_once(speeds, self, u, chance):
+def speeds_are_divided_by_the_number_of_blocks(speeds, self, u, chance):
     return speeds(u, chance) / self.parts(chance.shape[1])
 
 
 @fault("a block that is drawn at random counts n times", RandomOrder)
-def a_block_counts_twice_as_often(speeds, self, u, chance):
+def speeds_are_twice_the_derivatives_of_the_times(speeds, self, u, chance):
     return 2 * speeds(u, chance)
 
 
 @fault("parts = how many even parts of [0, 1] other positions move in")
-def a_path_of_blocks_has_twice_as_many_parts(patch):
+def parts_returns_twice_the_number_of_blocks(patch):
     class Broken(Pace):
         def times(self, u, chance):
             return LeftToRight().times(u, chance)
@@ -74,60 +74,60 @@ def a_path_of_blocks_has_twice_as_many_parts(patch):
 
 
 @fault("t_l(u) of a text depends on its own u and chance", Ramp)
-def a_text_takes_the_time_of_a_neighbour(times, self, u, chance):
+def a_sequence_has_the_path_parameter_of_another_batch_row(times, self, u, chance):
     return times(u.roll(1), chance)
 
 
 @fault("t_l(u) of a text depends on its own u and chance", RandomOrder)
-def an_order_is_that_of_the_first_text(turns, self, chance):
+def all_batch_rows_have_the_order_of_the_first(turns, self, chance):
     return turns(chance)[:1].expand_as(chance)
 
 
 @fault("blocks go from left to right", Blocks, 1)
-def blocks_go_from_right_to_left_and_say_they_go_the_other_way(turns, self, chance):
+def blocks_declared_to_go_from_left_to_right_go_from_right_to_left(turns, self, chance):
     return chance.shape[1] - 1 - turns(chance)
 
 
 @fault("blocks go from left to right, block positions at a time", Blocks, 2)
-def blocks_are_larger_than_they_say(block, self):
+def block_returns_1_for_blocks_of_two_positions(block, self):
     return 1
 
 
 @fault("draws are stratified over the whole path", Blocks, 1)
-def draws_count_where_the_first_position_moves_alone(draw, self, rows, length, generator=None, **options):
+def the_measure_is_0_where_the_first_position_is_at_time_0(draw, self, rows, length, generator=None, **options):
     drawn = draw(rows, length, generator, **options)
     return drawn._replace(measure=torch.where(drawn.t[:, :1] > 0, drawn.measure, 0.0))
 
 
 @fault("denoiser([x z y], [0 t u])", FirstHitting, within=loop.BlockContexts)
-def the_words_before_a_window_are_those_of_another_text(at, self, before, after, behind, times):
+def the_tokens_before_a_block_are_those_of_another_batch_row(at, self, before, after, behind, times):
     return at(before.roll(1, 0), after, behind, times)
 
 
 @fault("denoiser([x z y], [0 t u])", FirstHitting, within=loop.BlockContexts)
-def noise_behind_a_window_has_the_time_of_tokens(at, self, before, after, behind, times):
+def noise_behind_a_block_has_time_0(at, self, before, after, behind, times):
     return at(before, after, behind, torch.zeros_like(times))
 
 
 @fault("denoiser([x z y], [0 t u])", Ancestral, within=sight.WindowContext)
-def tokens_before_a_window_have_the_time_of_noise(_whole, self, z, t, rows):
+def tokens_before_a_window_have_time_1(_whole, self, z, t, rows):
     whole, times = _whole(z, t, rows)
     return whole, torch.cat([torch.ones_like(times[:, : self.first]), times[:, self.first :]], 1)
 
 
 @fault("denoiser([x z y], [0 t u])", Ancestral, within=sight.WindowContext)
-def words_before_a_window_have_its_time(_whole, self, z, t, rows):
+def positions_outside_a_window_have_the_time_of_the_window(_whole, self, z, t, rows):
     whole, _ = _whole(z, t, rows)
     return whole, t[:, None].expand(whole.shape)
 
 
 @fault("denoiser([x z y], [0 t u]) at the window", FirstHitting, within=sight.WindowContext)
-def positions_begin_anew_in_a_window(_window, self, logits, z):
+def the_logits_of_a_window_are_those_of_the_first_positions(_window, self, logits, z):
     return logits[:, : z.shape[1]]
 
 
 @fault("extend(z, t, prefill(x)), x all words before", FirstHitting, within=loop.BlockContexts)
-def what_is_kept_does_not_grow(at, self, before, after, behind, times):
+def the_cache_of_a_block_contains_no_tokens(at, self, before, after, behind, times):
     here = at(before, after, behind, times)
     if self.keeps:
         here.cache = self.cache = self.denoiser.prefill(before[:, :0])
@@ -135,7 +135,7 @@ def what_is_kept_does_not_grow(at, self, before, after, behind, times):
 
 
 @fault("extend(z, t, prefill(x)), x all words before", FirstHitting, within=loop.BlockContexts)
-def what_is_kept_is_a_block_late(at, self, before, after, behind, times):
+def the_cache_omits_the_last_token_before_the_block(at, self, before, after, behind, times):
     here = at(before, after, behind, times)
     if self.keeps:
         here.cache = self.denoiser.prefill(before[:, : max(0, before.shape[1] - 1)])
@@ -143,20 +143,20 @@ def what_is_kept_is_a_block_late(at, self, before, after, behind, times):
 
 
 @fault("rows of the cache are those of the call", Ancestral, within=sight.CachedContext)
-def the_cache_of_some_rows_is_that_of_the_first(_of, self, rows):
+def the_cache_of_selected_rows_is_that_of_the_first_rows(_of, self, rows):
     return _of(None if rows is None else torch.arange(len(rows)) < rows.sum())
 
 
 @fault("t_l(u), chance that stays with a text", Ancestral, within=RandomOrder)
-def the_order_of_a_text_is_drawn_anew_in_every_step(times, self, u, chance):
+def a_random_order_is_drawn_again_in_every_step(times, self, u, chance):
     return times(u, torch.rand(chance.shape, generator=torch.Generator().manual_seed(int(1e6 * u.sum()))))
 
 
 @fault("s_l = t_l: position l stands still", Ancestral)
-def a_position_at_a_fixed_time_gets_that_of_the_first(back, self, run, z, t, s):
+def the_reverse_step_uses_the_times_of_the_first_position(back, self, run, z, t, s):
     return back(run, z, *(v[:, :1].expand_as(v) if v.ndim == 2 else v for v in (t, s)))
 
 
 @fault("blocks from left to right, all of them", FirstHitting, within=loop)
-def only_the_first_window_is_drawn(draw_tokens, call):
+def only_the_first_block_is_drawn(draw_tokens, call):
     return draw_tokens(call) if call.network.sight.first == 0 else torch.zeros_like(call.fixed)

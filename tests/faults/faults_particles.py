@@ -1,4 +1,4 @@
-"""Particles: weights, copies, rows, prompts."""
+"""Sequential Monte Carlo: weights, resampled particles, batch rows and prompts."""
 
 import torch
 from planting import fault
@@ -17,17 +17,17 @@ def weights_are_kept_after_resampling(_resample, self, run, cloud):
 
 
 @fault("weights grow by what the reward has grown", Particles, build=particles)
-def weights_grow_by_the_new_reward_alone(_weigh, self, cloud, state, when):
+def weights_grow_by_the_reward_in_place_of_its_increase(_weigh, self, cloud, state, when):
     return _weigh(cloud._replace(gain=torch.zeros_like(cloud.gain)), state, when)
 
 
 @fault("the reward is multiplied by scale", Particles, build=particles)
-def the_scale_has_no_say(_gain, self, z, t, when):
+def the_reward_is_not_multiplied_by_scale(_gain, self, z, t, when):
     return self.reward(z, t).double()
 
 
 @fault("rows resample within their own particles", Particles, build=particles)
-def particles_are_drawn_from_all_rows(_resample, self, run, cloud):
+def resampling_moves_particles_between_batch_rows(_resample, self, run, cloud):
     done = _resample(run, cloud)
     rows = torch.arange(cloud.weight.numel()).roll(1)
     gain = done.gain.flatten()[rows].view_as(done.gain)
@@ -35,51 +35,51 @@ def particles_are_drawn_from_all_rows(_resample, self, run, cloud):
 
 
 @fault("whether a row resamples is its own affair", Particles, build=particles)
-def rows_resample_where_all_of_the_batch_are_unlike(_unlike, self, share):
+def rows_are_resampled_only_if_all_rows_of_the_batch_require_it(_unlike, self, share):
     return _unlike(share).all().expand(len(share))
 
 
 @fault("the prompt stands in every particle", Particles, build=particles)
-def the_prompt_is_lost_in_the_copies(_prompted, self, inner, state, shown):
+def the_prompt_is_not_set_in_the_particles(_prompted, self, inner, state, shown):
     return state
 
 
 @fault("the reward is evaluated at the new states", Particles, Ancestral(), build=particles)
-def the_reward_is_evaluated_at_the_states_before(_weigh, self, cloud, state, when):
+def the_reward_is_evaluated_at_the_states_before_the_step(_weigh, self, cloud, state, when):
     return _weigh(cloud, state._replace(z=cloud.state.z), when)._replace(state=state)
 
 
 @fault("a copy takes its reward along", Particles, build=particles)
-def rewards_stay_in_their_places_as_particles_move(_resample, self, run, cloud):
+def resampling_does_not_reorder_the_rewards(_resample, self, run, cloud):
     return _resample(run, cloud)._replace(gain=cloud.gain)
 
 
 @fault("particles are copied by weight", Particles, build=particles)
-def the_worst_are_copied(_resample, self, run, cloud):
+def resampling_copies_particles_by_negated_log_weights(_resample, self, run, cloud):
     done = _resample(run, cloud._replace(weight=-cloud.weight))
     return done._replace(total=_resample(run, cloud).total)
 
 
 @fault("Z is a product over all resamplings", Particles, build=particles)
-def the_estimate_forgets_what_was_resampled(_resample, self, run, cloud):
+def the_estimate_omits_the_weights_before_resampling(_resample, self, run, cloud):
     return _resample(run, cloud)._replace(total=cloud.total)
 
 
 @fault("one particle is drawn by weight in the end", Particles, build=particles)
-def the_last_draw_has_no_weights(finalize, self, run, state):
+def the_final_particle_is_drawn_uniformly(finalize, self, run, state):
     cloud = self.weighed(run, state)
     return cloud._replace(weight=torch.zeros_like(cloud.weight)).drawn().z
 
 
 @fault("one particle is drawn by weight in the end, not the heaviest", Particles, build=particles)
-def the_heaviest_is_returned(finalize, self, run, state):
+def the_particle_of_the_largest_weight_is_returned(finalize, self, run, state):
     cloud = self.weighed(run, state)
     heaviest = cloud.weight.argmax(-1) + self.number * torch.arange(len(cloud.u))
     return cloud.state.z[heaviest]
 
 
 @fault("copies go on by noise of their own", Particles, build=particles)
-def copies_share_their_noise(_inner, self, run):
+def particles_of_a_row_share_their_noise(_inner, self, run):
     inner = _inner(run)
     if inner.generator is not None and hasattr(inner.generator, "index"):
         first = torch.arange(len(run.free)).repeat_interleave(self.number) * self.number
@@ -88,7 +88,7 @@ def copies_share_their_noise(_inner, self, run):
 
 
 @fault("noise belongs to the example", Particles, build=particles)
-def copies_are_keyed_by_their_place_in_the_batch(_inner, self, run):
+def the_noise_of_particles_depends_on_their_place_in_the_batch(_inner, self, run):
     inner = _inner(run)
     if hasattr(inner.generator, "index"):
         inner.generator.index = torch.arange(len(inner.free))
@@ -96,7 +96,7 @@ def copies_are_keyed_by_their_place_in_the_batch(_inner, self, run):
 
 
 @fault("as many of each as n w, rounded up or down")
-def the_last_particle_is_never_copied(patch):
+def resampling_never_copies_the_last_particle(patch):
     def short(share, u):
         return systematic(share, u).clamp_max(share.shape[1] - 2)
 
@@ -105,12 +105,12 @@ def the_last_particle_is_never_copied(patch):
 
 
 @fault("a row takes its memo along", FirstHitting)
-def rows_leave_their_jump_times_behind(select_rows, self, state, rows):
+def select_rows_returns_the_jump_times_of_other_rows(select_rows, self, state, rows):
     right, some = select_rows(state, rows), torch.arange(len(rows)) % len(state.z)
     return right._replace(memo=select_rows(state, some).memo)
 
 
 @fault("a row takes its states along", Ancestral)
-def rows_leave_their_states_behind(select_rows, self, state, rows):
+def select_rows_returns_the_states_of_other_rows(select_rows, self, state, rows):
     some = torch.arange(len(rows)) % len(state.z)
     return State(state.z[some], state.t[rows])

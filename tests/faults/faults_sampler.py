@@ -19,7 +19,7 @@ def the_last_step_is_skipped(step, self, run, state, k):
 
 
 @fault("s < t at every step", Ancestral, build=clamped)
-def the_time_grid_is_off_by_one_as_in_gidds_code(step, self, run, state, k):
+def the_time_grid_is_off_by_one_as_in_the_code_of_gidd(step, self, run, state, k):
     return step(run, state, k - 1) if k > 0 else state
 
 
@@ -39,18 +39,18 @@ def the_network_is_called_only_once(step, self, run, state, k):
 
 
 @fault("network calls are counted", Ancestral)
-def the_network_is_called_twice_a_step(step, self, run, state, k):
+def the_network_is_called_twice_in_every_step(step, self, run, state, k):
     run.predict(state.z, state.t)
     return step(run, state, k)
 
 
 @fault("noise belongs to the example", Ancestral)
-def draws_come_from_the_global_state(step, self, run, state, k):
+def draws_use_the_global_generator(step, self, run, state, k):
     return step(type(run)(**{**vars(run), "generator": None}), state, k)
 
 
 @fault("samples are words")
-def masks_are_left_where_the_time_is_up(patch):
+def some_masks_remain_in_the_samples(patch):
     class Broken(Ancestral):
         def step(self, run, state, k):
             done = super().step(run, state, k)
@@ -64,7 +64,7 @@ def masks_are_left_where_the_time_is_up(patch):
 
 
 @fault("jumps follow the bracket a_i(s) T_ij / a_j(t)", Ancestral)
-def every_jump_happens_in_the_first_step(step, self, run, state, k):
+def all_jumps_happen_in_the_first_step(step, self, run, state, k):
     if k > 0:
         return state._replace(t=at(run, run.steps))
     zero = torch.zeros_like(state.t)
@@ -73,29 +73,29 @@ def every_jump_happens_in_the_first_step(step, self, run, state, k):
 
 
 @fault("first-hitting times are those of the chain", FirstHitting)
-def jumps_are_taken_in_the_wrong_order(init, self, run):
+def jump_times_are_sorted_in_ascending_order(init, self, run):
     state = init(run)
     entries, events, count = state.memo
     return state._replace(memo=(entries, events.sort(-1).values, count))
 
 
 @fault("sigma_i a_i goes up and as much comes down", Remask, 0.5, "rescale", within=LEVELLED)
-def words_climb_and_nobody_comes_down_for_them(remask_coupling, joint, level, lift):
+def ascents_of_tokens_have_no_compensating_descents(remask_coupling, joint, level, lift):
     return torch.where((level == 0)[..., None], remask_coupling(joint, level, lift), 0.0)
 
 
 @fault("sigma_i a_i goes up and as much comes down", Remask, 0.5, "rescale", within=LEVELLED)
-def masks_come_down_and_nobody_climbs_for_them(remask_coupling, joint, level, lift):
+def descents_to_tokens_have_no_compensating_ascents(remask_coupling, joint, level, lift):
     return torch.where((level > 0)[..., None], remask_coupling(joint, level, lift), 0.0)
 
 
 @fault("z_s is a mixture of the posterior and of words noised anew", Psi, 0.5, build=clamped)
-def words_are_noised_to_the_time_before(step, self, run, state, k):
+def all_tokens_are_noised_to_t_in_place_of_s(step, self, run, state, k):
     t = at(run, k)
     words = self._words(run, run.predict(state.z, t), state.z, t)
     return State(run.process.sample(words, t, run.generator), at(run, k + 1))
 
 
 @fault("words noised anew come from q(x|z_t, p)", Psi, 0.5)
-def words_noised_anew_do_not_know_their_state(_words, self, run, logits, z, t):
+def tokens_to_be_noised_again_are_drawn_from_the_cavity_distribution(_words, self, run, logits, z, t):
     return draw_logits(logits.flatten(0, 1), rand(z.shape, run.generator, z.device).flatten()).view_as(z)

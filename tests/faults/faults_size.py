@@ -1,4 +1,4 @@
-"""Faults of large state spaces: time that stops, indices that wrap, mass that is cut off."""
+"""Faults of large state spaces: clamped durations, indices that overflow, truncated distributions."""
 
 import torch
 from planting import fault, over
@@ -11,14 +11,14 @@ SIZE, SMALL = 200, 64
 
 
 def walk(cls=RateMatrix, size=SIZE, rate=1500.0):
-    """Random walk between neighbours: it mixes a hundred thousand times more slowly than it moves."""
+    """Random walk between neighbouring states, whose mixing time is far longer than its holding times."""
     apart = (torch.arange(size)[:, None] - torch.arange(size)).abs()
     rates = rate * (apart == 1).double()
     return cls(rates - torch.diag(rates.sum(1)), Linear())
 
 
 @fault("no duration is cut short (0.1.0 stopped at 690 over the slowest exit rate)")
-def time_freezes_in_a_chain_that_mixes_slowly(patch):
+def long_durations_are_clamped_in_a_slowly_mixing_chain(patch):
     class Broken(RateMatrix):
         def _token_marginals(self, t):
             return self.exponential(self.schedule.hazard(t).clamp_max(690 / 1500))
@@ -30,7 +30,7 @@ def time_freezes_in_a_chain_that_mixes_slowly(patch):
 
 
 @fault("the uniformised series has a term for every jump", RateMatrix, build=walk)
-def the_series_ends_after_a_hundred_jumps(transition, self, s, t):
+def the_series_of_the_matrix_exponential_has_only_100_terms(transition, self, s, t):
     mean = 3000 * elapsed(self.schedule, *span(s, t, self.device))
     jumps = torch.eye(SIZE).double() + self.matrix / 3000
     total, term = torch.zeros_like(jumps), torch.eye(SIZE).double()
@@ -40,7 +40,7 @@ def the_series_ends_after_a_hundred_jumps(transition, self, s, t):
 
 
 @fault("rates and transitions are those of one matrix", RateMatrix, build=walk)
-def rates_at_a_far_edge_are_missing_in_the_exponential(rate_matrix, self, t):
+def the_rate_matrix_differs_from_the_exponential_in_the_last_state(rate_matrix, self, t):
     rates = rate_matrix(t)
     rates[SIZE - 1, SIZE - 2] *= 1.5
     rates[SIZE - 1, SIZE - 1] *= 1.5
@@ -48,19 +48,19 @@ def rates_at_a_far_edge_are_missing_in_the_exponential(rate_matrix, self, t):
 
 
 @fault("small probabilities are positive numbers with digits", RateMatrix, build=walk)
-def the_eigenvector_form_is_negative_far_from_the_diagonal(transition, self, s, t):
+def the_eigenvector_formula_returns_negative_small_probabilities(transition, self, s, t):
     values, vectors = torch.linalg.eigh(self.matrix)
     duration = elapsed(self.schedule, *span(s, t, self.device))
     return vectors * (values * duration).exp() @ vectors.T
 
 
 @fault("indices of states are int64", RateMatrix, build=walk)
-def an_index_of_states_wraps_at_128(likelihood, self, z, x, t):
+def state_indices_overflow_int8(likelihood, self, z, x, t):
     return likelihood(z.to(torch.int8).long() % 128, x, t)
 
 
 @fault("a chain is drawn from by all of its states", Uniform, 300, Linear())
-def draws_are_made_in_half_precision(sample, self, x, t, generator=None, levels="independent"):
+def draws_use_cumulative_probabilities_in_half_precision(sample, self, x, t, generator=None, levels="independent"):
     self.check_inputs(x=x, t=t)
     reached = self.marginal(x, t.double()).half().cumsum(-1)
     u = torch.rand(x.shape, generator=generator).half()[..., None]
@@ -68,12 +68,12 @@ def draws_are_made_in_half_precision(sample, self, x, t, generator=None, levels=
 
 
 @fault("the prior covers every state", Uniform, 300, Linear())
-def the_prior_is_drawn_from_the_first_tokens(sample_prior, self, shape, generator=None, device=None):
+def prior_draws_are_reduced_modulo_128(sample_prior, self, shape, generator=None, device=None):
     return sample_prior(shape, generator, device) % 128
 
 
 @fault("p(z_s|z_t) is normalised over all states", RateMatrix, build=walk)
-def the_posterior_keeps_the_64_likeliest_states(posterior, self, p, z, t, s):
+def the_posterior_keeps_only_the_64_likeliest_states(posterior, self, p, z, t, s):
     whole = posterior(p, z, t, s)
     kept = whole.topk(min(SMALL, whole.shape[-1]), -1)
     cut = torch.zeros_like(whole).scatter(-1, kept.indices, kept.values)
@@ -81,7 +81,7 @@ def the_posterior_keeps_the_64_likeliest_states(posterior, self, p, z, t, s):
 
 
 @fault("word_likelihood has an entry for every token", Masked, 300, Linear())
-def likelihoods_of_the_last_chunk_of_tokens_are_missing(token_likelihood, self, z, t):
+def token_likelihoods_are_0_after_the_last_whole_chunk(token_likelihood, self, z, t):
     likelihood = token_likelihood(z, t)
     chunks = likelihood.shape[-1] // SMALL or 1
     whole = min(likelihood.shape[-1], chunks * SMALL)
@@ -89,32 +89,32 @@ def likelihoods_of_the_last_chunk_of_tokens_are_missing(token_likelihood, self, 
 
 
 @fault("q_t(.|p) is a sum over all tokens", Hierarchical, Tree([torch.arange(300) % 20], xi=0.9), Linear())
-def a_predictive_sums_over_the_first_tokens(predictive, self, p, t):
+def the_predictive_distribution_sums_over_the_first_128_tokens_only(predictive, self, p, t):
     kept = p * (torch.arange(self.vocab_size) < min(128, self.vocab_size))
     return predictive(kept / kept.sum(-1, keepdim=True).clamp_min(1e-300), t)
 
 
 @fault("reverse rates are those of the chain at its size", Uniform, 300, Linear())
-def reverse_rates_count_a_state_twice_beyond_100(reverse_rate, self, p, z, t):
+def the_reverse_rates_to_state_100_are_doubled(reverse_rate, self, p, z, t):
     rates = reverse_rate(p, z, t)
     return rates * torch.where(torch.arange(self.num_states) == 100, 2.0, 1.0)
 
 
 @fault("a mask is reached from every token", Masked, 300, Linear())
-def tokens_beyond_256_are_never_masked(rate_matrix, self, t):
+def tokens_from_256_on_have_rate_0(rate_matrix, self, t):
     rates = rate_matrix(t)
     rates[256:-1] = 0
     return rates
 
 
 @fault("the closed form of the bound holds for every token", Masked, 300, Linear())
-def the_bound_is_halved_for_tokens_beyond_200(weighted_divergence, self, logits, x, z, t):
+def the_divergence_is_halved_for_tokens_above_200(weighted_divergence, self, logits, x, z, t):
     weight, divergence = weighted_divergence(logits, x, z, t)
     return weight, torch.where(x > SIZE, divergence / 2, divergence)
 
 
 @fault("time runs on at 1,100 states as at 10")
-def time_runs_twice_as_fast_in_a_chain_of_more_than_a_thousand_states(patch):
+def rates_are_doubled_in_processes_of_more_than_1000_tokens(patch):
     class Broken(Uniform):
         def small_copy(self, vocab_size):
             raise TypeError("no reduction")
@@ -126,7 +126,7 @@ def time_runs_twice_as_fast_in_a_chain_of_more_than_a_thousand_states(patch):
 
 
 @fault("parents are int64", Tree, [torch.arange(400) % 150])
-def parents_beyond_127_wrap(between, self, lower, upper):
+def parent_indices_overflow_int8(between, self, lower, upper):
     edge = between(lower, upper)
     if edge.num_parents > 127:
         edge.parents = edge.parents.to(torch.int8).long() % edge.num_parents
@@ -134,5 +134,5 @@ def parents_beyond_127_wrap(between, self, lower, upper):
 
 
 @fault("a state is in one level", Tree, [torch.arange(400) % 20], build=over)
-def levels_of_states_beyond_256_are_those_of_the_mask(level_of, self, z):
+def states_above_256_are_assigned_to_the_level_of_the_mask(level_of, self, z):
     return torch.where((z > 256) & (self.num_states > 300), self.depth, level_of(z))

@@ -1,4 +1,4 @@
-"""Samplers that step by rates, and samplers with two model calls per step (theory section 9)."""
+"""Samplers with constant rates during a step, and samplers with two model calls per step (theory section 9)."""
 
 import sys
 
@@ -17,41 +17,43 @@ LEAP = sys.modules["ddlib.samplers.rate_based"]
 
 
 @fault("R sums Q_t(y, z) q_t(y|p) / q_t(z|p)", Euler, within=LEVELLED)
-def rates_are_those_at_which_noise_leaves(exit_rate, self, z, t, logits=None, sharpen=None):
+def the_exit_rate_is_that_of_the_forward_process(exit_rate, self, z, t, logits=None, sharpen=None):
     return each_time(lambda time: -self.rate_matrix(time).diagonal(), t).gather(1, z)
 
 
 @fault("R sums Q_t(y, z) q_t(y|p) / q_t(z|p)", Euler, within=MIXING)
-def the_score_stands_upside_down(_apart, self, logits, z, t):
+def the_ratio_of_marginals_in_the_rates_is_inverted(_apart, self, logits, z, t):
     others, here = _apart(logits, z, t)
     total = others.keep + others.token + others.mask
     return others._replace(keep=here, word=0 * here, mask=0 * here), total
 
 
 @fault("a position jumps to another state", Euler, within=MIXING)
-def a_jump_may_lead_nowhere(sample_exit, self, logits, z, t, moves, generator=None, **options):
+def destinations_include_the_present_state(sample_exit, self, logits, z, t, moves, generator=None, **options):
     probs = self.predictive(logits.softmax(-1), t).log().flatten(0, 1)
     return torch.where(moves, draw_logits(probs, rand(z.shape, generator, z.device).flatten()).view_as(z), z)
 
 
 @fault("destinations are drawn from q_t(.|p), not from p", TauLeaping, within=MIXING)
-def a_jump_leads_to_a_clean_word(sample_exit, self, logits, z, t, moves, generator=None, **options):
+def destinations_are_drawn_from_p_in_place_of_the_marginal(
+    sample_exit, self, logits, z, t, moves, generator=None, **options
+):
     probs = logits.scatter(-1, z[..., None], -torch.inf).flatten(0, 1)
     return torch.where(moves, draw_logits(probs, rand(z.shape, generator, z.device).flatten()).view_as(z), z)
 
 
 @fault("a jump of a hierarchy leads one level down", TauLeaping, within=LEAP)
-def masks_jump_to_words_past_their_clusters(move, run, z, t, s, to, force):
+def jumps_lead_to_tokens_in_place_of_the_next_level(move, run, z, t, s, to, force):
     return move(run, z, t, s, torch.where(to < run.process.level_of(z), 0, to), force)
 
 
 @fault("one hit has the probability R h exp(-R h)", TauLeaping)
-def those_that_are_not_hit_jump(chance, self, hits):
+def the_probability_of_a_jump_is_that_of_no_event(chance, self, hits):
     return torch.exp(-hits)
 
 
 @fault("R is that of the step's start")
-def rates_are_those_of_the_next_time(patch):
+def rates_are_evaluated_at_the_end_of_the_step(patch):
     right = LEVELLED.exit_rate
 
     class Broken(Euler):
@@ -64,7 +66,7 @@ def rates_are_those_of_the_next_time(patch):
 
 
 @fault("the chance to jump grows with the step", Euler)
-def a_step_has_the_length_of_its_time(step, self, run, state, k):
+def inner_steps_use_the_time_t_as_their_length(step, self, run, state, k):
     if k in (0, run.steps - 1):
         return step(run, state, k)
     times = torch.cat([run.times[: k + 1], torch.zeros(2).to(run.times)])
@@ -72,12 +74,12 @@ def a_step_has_the_length_of_its_time(step, self, run, state, k):
 
 
 @fault("texts of positions that jump on their own err as 1 / steps", Ancestral)
-def a_sampler_claims_a_higher_order(order, self):
+def the_declared_order_of_a_sampler_is_too_high(order, self):
     return 2
 
 
 class Trapezoid(ThetaTrapezoidal):
-    """Sampler with another extrapolation of p(x|z); draws and kernel have it in common."""
+    """Sampler with another extrapolation of p(x|z), in its draws and in its kernel."""
 
     def extrapolated(self, process, before, after, z, u):
         evidence = process.token_likelihood(z, u).log()
@@ -89,26 +91,26 @@ class Trapezoid(ThetaTrapezoidal):
 
 
 fault("a_1 belongs to the present prediction", Trapezoid)(
-    the_first_prediction_counts_most=lambda mixed, self, now, then: 2 * then - now
+    the_two_predictions_are_exchanged_in_the_extrapolation=lambda mixed, self, now, then: 2 * then - now
 )
 fault("a_1 - a_2 = 1 with a_1 = 1 / (2 theta (1 - theta))", Trapezoid)(
-    the_first_prediction_is_ignored=lambda mixed, self, now, then: now
+    the_extrapolation_ignores_the_first_prediction=lambda mixed, self, now, then: now
 )
 
 
 @fault("a_1 = 1 / (2 theta (1 - theta))", Trapezoid, 0.3)
-def the_weight_is_right_at_a_half_only(mixed, self, now, then):
+def the_extrapolation_weight_is_correct_only_at_theta_one_half(mixed, self, now, then):
     a = 1 / (2 * self.theta**2)
     return a * now - (a - 1) * then
 
 
 @fault("sample_given_level takes cavity probabilities", ThetaTrapezoidal)
-def the_evidence_is_counted_twice(extrapolated, self, process, before, after, z, u):
+def the_evidence_of_z_is_counted_twice(extrapolated, self, process, before, after, z, u):
     return extrapolated(process, before, after, z, u) + process.token_likelihood(z, u).log()
 
 
 class Stages(ThetaTrapezoidal):
-    """Sampler with the two stages at every position and process; a method gives states and times of the second."""
+    """Sampler with both stages at every position; ``second`` returns states and times for the second stage."""
 
     def step(self, run, state, k):
         process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
@@ -126,10 +128,10 @@ fault("the second stage starts where the first ended", Stages)(
     the_second_stage_starts_at_z_t=lambda second, self, z, middle, t, u: (z, u)
 )
 fault("the second stage starts when the first ended", Stages)(
-    the_second_stage_takes_the_time_of_the_whole=lambda second, self, z, middle, t, u: (middle, t)
+    the_second_stage_starts_at_time_t=lambda second, self, z, middle, t, u: (middle, t)
 )
 
 
 @fault("the second stage's jumps start from the first's levels", ThetaTrapezoidal)
-def levels_of_the_second_stage_are_those_of_the_first(_by_levels, self, run, z, t, s, first):
+def the_second_stage_starts_from_the_levels_at_t(_by_levels, self, run, z, t, s, first):
     return _by_levels(run, z, t, s, run.process.level_of(z))

@@ -21,12 +21,12 @@ def learning(cls=dd.hierarchies.Tree):
 
 
 @fault("pi(y) in proportion to p(y) (1 - alpha^gamma_y)", PerWord, build=paced)
-def a_mask_stands_for_every_word_alike(weighted_divergence, self, logits, x, z, t):
+def the_bound_omits_the_masking_probabilities_of_the_tokens(weighted_divergence, self, logits, x, z, t):
     return weighted_divergence(logits - self._log_lost(t)[:, None].to(logits.dtype), x, z, t)
 
 
 @fault("- lambda_x + sum_y pi(y) lambda_y", PerWord, build=paced)
-def the_bound_of_paced_words_is_a_cross_entropy(weighted_divergence, self, logits, x, z, t):
+def the_bound_with_token_powers_is_a_weighted_cross_entropy(weighted_divergence, self, logits, x, z, t):
     weight, divergence = weighted_divergence(logits, x, z, t)
     log_pi = (logits + self._log_lost(t)[:, None].to(logits.dtype)).log_softmax(-1)
     share = (self.return_rates(t) - self.return_rates(t).amax(1, keepdim=True)).exp().to(logits.dtype)
@@ -35,19 +35,21 @@ def the_bound_of_paced_words_is_a_cross_entropy(weighted_divergence, self, logit
 
 
 @fault("lambda_x = gamma_x r alpha^gamma_x / (1 - alpha^gamma_x)", PerWord, build=paced)
-def the_return_rate_forgets_the_power(return_rates, self, t):
+def the_return_rate_omits_the_power(return_rates, self, t):
     return return_rates(t) - self.powers.log()
 
 
 @fault("alpha^gamma_x for every x", PerWord, build=paced)
-def all_words_are_drawn_at_one_pace(sample, self, x, t, generator=None):
+def sample_uses_power_1_for_all_tokens(sample, self, x, t, generator=None):
     stays = rand(x.shape, generator, x.device) < self.schedule.alpha(t.double())[:, None]
     self.check_inputs(x=x, t=t)
     return torch.where(stays, x, self.vocab_size)
 
 
 @fault("the jump depends on the network", PerWord, Cosine(), [0.1, 8.0, 1.0, 3.0])
-def a_mask_jumps_before_its_token_is_drawn(sample_given_level, self, logits, z, t, s, target, generator=None, **how):
+def masks_jump_independently_of_the_drawn_token(
+    sample_given_level, self, logits, z, t, s, target, generator=None, **how
+):
     x = sample_given_level(logits, z, t, torch.zeros_like(s), target, generator, **how)
     a, b = self.schedule.alpha(s.double()), self.schedule.alpha(t.double())
     jumps = rand(z.shape, generator, z.device) < ((a - b) / (1 - b))[:, None]
@@ -55,31 +57,31 @@ def a_mask_jumps_before_its_token_is_drawn(sample_given_level, self, logits, z, 
 
 
 @fault("p(y) (alpha_s^gamma_y - alpha_t^gamma_y) in the posterior of a mask", PerWord, build=paced)
-def the_posterior_of_a_mask_weighs_words_as_at_one_pace(posterior, self, p, z, t, s):
+def the_posterior_of_a_mask_uses_equal_powers_for_all_tokens(posterior, self, p, z, t, s):
     probs = posterior(p, z, t, s)
     words = p * (1 - probs[..., -1:])
     return torch.where((z < self.vocab_size)[..., None], probs, torch.cat([words, probs[..., -1:]], -1))
 
 
 @fault("q_{t|s}(m|x) = 1 - (alpha_t / alpha_s)^gamma_x", PerWord, build=paced)
-def words_go_on_at_the_pace_of_the_first(sample_forward, self, z, s, t, generator=None):
+def sample_forward_uses_the_power_of_the_first_token(sample_forward, self, z, s, t, generator=None):
     first = torch.where(z < self.vocab_size, 0, z)
     later = sample_forward(first, s, t, generator)
     return torch.where(later < self.vocab_size, z, later)
 
 
 @fault("d a_i / d speed", Hierarchical, learning(), Linear())
-def occupancies_pass_no_gradient_on(occupancies, self, t):
+def the_occupancies_have_no_gradient(occupancies, self, t):
     return occupancies(t).detach()
 
 
 @fault("d w_i / d speed", Hierarchical, learning(), Linear())
-def weights_are_constants_of_the_speeds(weights, self, t):
+def the_loss_weights_have_no_gradient(weights, self, t):
     return weights(t).detach()
 
 
 @fault("occupancies follow the speeds that were learned")
-def the_levels_remember_where_learning_began(patch):
+def the_level_chain_uses_the_initial_speeds(patch):
     class Broken(Hierarchical):
         start = None
 
@@ -93,5 +95,5 @@ def the_levels_remember_where_learning_began(patch):
 
 
 @fault("d lambda_x / d gamma_x", PerWord, Linear(), POWERS, learn_speeds=True)
-def the_rates_of_words_are_constants_of_the_powers(return_rates, self, t):
+def the_return_rates_have_no_gradient(return_rates, self, t):
     return return_rates(t).detach()

@@ -1,4 +1,4 @@
-"""Guidance: tempered distributions, weighted classifiers, and their interval."""
+"""Guidance: tempered distributions, classifiers and their weight, and the interval of times."""
 
 import sys
 
@@ -25,35 +25,35 @@ def based(cls=ClassifierBased, name="levels", strength=1.5, classifier=Scale, **
 
 
 class First(Scale):
-    """Classifier of the first position alone."""
+    """Classifier that depends on the first position only."""
 
     def __call__(self, states, t):
         return states[:, 0].to(torch.float64) @ self.weight
 
 
 @fault("p_c to the power gamma", free, ClassifierFree, "words", "masked", within=FREE)
-def the_strength_is_on_the_side_of_the_unconditional(tempered, c, u, gamma):
+def conditional_and_unconditional_distributions_are_exchanged(tempered, c, u, gamma):
     return tempered(u, c, gamma)
 
 
 @fault("p_u to the power 1 - gamma", free, ClassifierFree, "words", "masked", within=FREE)
-def the_strength_is_that_of_those_who_add_one(tempered, c, u, gamma):
+def the_strength_is_increased_by_one(tempered, c, u, gamma):
     return tempered(c, u, gamma + 1)
 
 
 @fault("distributions are multiplied", free, ClassifierFree, "words", "masked", strength=0.5, within=FREE)
-def distributions_are_mixed(tempered, c, u, gamma):
+def distributions_are_averaged_in_place_of_multiplied(tempered, c, u, gamma):
     power = gamma[:, None, None]
     return (power * c.softmax(-1) + (1 - power) * u.softmax(-1)).clamp_min(1e-9).log()
 
 
 @fault("the powers add up to one", free, ClassifierFree, "words", "tree", within=FREE)
-def the_unconditional_is_left_out(tempered, c, u, gamma):
+def the_unconditional_distribution_is_omitted(tempered, c, u, gamma):
     return gamma[:, None, None] * c
 
 
 @fault("child distributions are tempered, not tokens")
-def tokens_are_tempered_in_place_of_states(patch):
+def token_distributions_are_tempered_in_place_of_child_distributions(patch):
     class Broken(ClassifierFree):
         _place = property(lambda self: TokenTarget, lambda self, value: None)
 
@@ -61,27 +61,27 @@ def tokens_are_tempered_in_place_of_states(patch):
 
 
 @fault("the power of a sum is no sum of powers", ClassifierFree, build=free)
-def masses_are_summed_after_tempering(steer, self, place):
+def cluster_masses_are_summed_after_tempering(steer, self, place):
     words = steer(TokenTarget(place.process, place.parameterization, place.z, place.t))
     return ChildTarget(place.process, "cavity", place.z, place.t).choice_logits(words) if self.on == "states" else words
 
 
 @fault("the distribution of z_s is tempered, not that of the token", ClassifierFree, name="uniform", build=free)
-def words_are_tempered_and_noised_after(steer, self, place):
+def the_step_distribution_is_computed_from_tempered_token_distributions(steer, self, place):
     words = steer(TokenTarget(place.process, place.parameterization, place.z, place.t))
     return StepTarget(place.process, "cavity", place.z, place.t, place.s).choice_logits(words)
 
 
 @fault("q_s(.|p) takes a law", free, name="uniform", within=StepTarget)
-def laws_of_steps_are_made_of_unnormalised_words(choice_logits, self, logits):
+def the_step_distribution_uses_unnormalised_token_probabilities(choice_logits, self, logits):
     process, cavity = self.process, TokenTarget.choice_logits(self, logits).exp()
     into = process.transition(self.s[0], self.t[0])[:, self.z].movedim(0, -1)
     return (process.predictive(cavity, self.s) * into).log()
 
 
 @fault("levels move as without guidance")
-def levels_are_steered_too(patch):
-    patch.setattr(reverse_step, "LevelProcess", type(None))  # so no levels are drawn before the guidance
+def the_guidance_also_changes_the_levels(patch):
+    patch.setattr(reverse_step, "LevelProcess", type(None))  # so that levels are not drawn before the guidance
     process = four()["xi"]
     return ClassifierFree(process, Lookup(process, 1), Lookup(process, 2), 6.0, "states")
 
@@ -103,47 +103,47 @@ def steps_are_drawn_without_guidance(patch):
 
 
 @fault("outside the interval the conditional alone speaks", ClassifierFree, "words", "masked", build=free)
-def outside_the_interval_the_unconditional_speaks(strength_at, self, t):
+def the_unconditional_distribution_is_used_outside_the_interval(strength_at, self, t):
     low, high = self.interval
     return torch.where((t >= low) & (t <= high), strength_at(t), 0.0)
 
 
 @fault("at strength 0 it is the unconditional", ClassifierFree, "words", "masked", build=free)
-def the_limits_are_exchanged(steer, self, place):
+def the_conditional_distribution_is_used_at_strength_0(steer, self, place):
     if bool((self.strength_at(place.t) == 0).all()):
         return self.evaluate(place, "conditional")[0]
     return steer(place)
 
 
 @fault("log p(y|z') - log p(y|z)", ClassifierBased, build=based)
-def the_difference_has_the_other_sign(change, self, place):
+def the_difference_of_log_probabilities_has_the_wrong_sign(change, self, place):
     return -change(place)
 
 
 @fault("the strength multiplies the difference", ClassifierBased, "masked", build=based)
-def the_strength_is_always_one(steer, self, place):
+def the_strength_is_1_unless_it_is_0(steer, self, place):
     if bool((self.strength_at(place.t) == 0).all()):
         return steer(place)
     return self.evaluate(place, "denoiser")[0] + self.change(place)
 
 
 @fault("log p(y|z), not p(y|z)", ClassifierBased, "tree", build=based)
-def probabilities_are_added_to_logarithms(_class_log_prob, self, states, t):
+def the_classifier_returns_probabilities_in_place_of_log_probabilities(_class_log_prob, self, states, t):
     return _class_log_prob(states, t).exp()
 
 
 @fault("the gradient is taken at z", ClassifierBased, "tree", how="first order", build=based)
-def the_gradient_is_that_of_the_text_of_masks(_states, self, z):
+def the_gradient_is_taken_at_the_sequence_of_masks(_states, self, z):
     return _states(torch.full_like(z, self.process.num_states - 1) if self.how != "exact" else z)
 
 
 @fault("grad . (z' - z)", ClassifierBased, "tree", how="first order", build=based)
-def the_gradient_is_taken_for_the_difference_of_another_position(_sloping, self, place):
+def the_first_order_change_is_that_of_another_choice(_sloping, self, place):
     return _sloping(place).roll(1, -1)
 
 
 @fault(
     "the classifier takes z with one change, not the token alone", ClassifierBased, "masked", 1.5, First, build=based
 )
-def the_classifier_sees_nothing_but_the_change(_class_log_prob, self, states, t):
+def the_classifier_takes_the_mean_of_the_states_over_positions(_class_log_prob, self, states, t):
     return _class_log_prob(states.mean(1, keepdim=True).expand_as(states), t)

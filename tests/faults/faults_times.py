@@ -24,27 +24,27 @@ fault("the weight is 1 / g", Beta, 2.0, 1.0, within=TimeDensity)(
     the_weight_is_the_density=lambda weight, self, t, interval=(0.0, 1.0): self.density(t)
 )
 fault("the weight is (G(high) - G(low)) / g", Beta, 2.0, 1.0)(
-    the_weight_forgets_the_interval=lambda weight, self, t, interval=(0.0, 1.0): weight(t)
+    the_weight_ignores_the_interval=lambda weight, self, t, interval=(0.0, 1.0): weight(t)
 )
 fault("E_g[f / g] = int f dt", Tabulated, [0.0, 0.1, 0.5, 1.0], [3.0, 1.0, 2.0])(
-    a_table_is_drawn_by_masses_and_weighed_by_them=lambda density, self, t: self.masses[self._cell(self.edges, t)]
+    the_density_of_a_table_is_not_divided_by_the_cell_width=lambda density, self, t: self.masses[
+        self._cell(self.edges, t)
+    ]
 )
 fault("inverse(G(t)) = t", Beta, 3.0, 1.5)(
     the_inverse_is_that_of_the_mirrored_density=lambda inverse, self, u: 1 - inverse(1 - u)
 )
-fault("inverse(G(t)) = t", Bell)(
-    the_inverse_is_found_in_single_precision=lambda inverse, self, u: inverse(u).float().double()
-)
+fault("inverse(G(t)) = t", Bell)(the_inverse_is_rounded_to_float32=lambda inverse, self, u: inverse(u).float().double())
 fault("G is the integral of g", Bell)(
-    the_bells_density_lacks_the_slope_of_the_log_odds=lambda density, self, t: density(t) * t * (1 - t)
+    the_bell_density_omits_the_derivative_of_the_log_odds=lambda density, self, t: density(t) * t * (1 - t)
 )
 fault("g integrates to one", Beta, 2.0, 2.0)(
-    the_beta_lacks_its_constant=lambda density, self, t: t ** (self.a - 1) * (1 - t) ** (self.b - 1)
+    the_beta_density_is_not_normalised=lambda density, self, t: t ** (self.a - 1) * (1 - t) ** (self.b - 1)
 )
 
 
 @fault("g is positive inside (0, 1)")
-def the_first_tenth_is_never_drawn(patch):
+def times_below_one_tenth_have_density_0(patch):
     class Broken(TimeDensity):
         def density(self, t):
             return torch.where(t < 0.1, 0.0, 1 / 0.9)
@@ -56,12 +56,12 @@ def the_first_tenth_is_never_drawn(patch):
 
 
 @fault("G(1) = 1", Uniform)
-def half_of_the_draws_have_no_time(cumulative, self, t):
+def the_cumulative_function_ends_at_one_half(cumulative, self, t):
     return t / 2
 
 
 @fault("times are inverse(u)", Beta, 2.0, 1.0, within=DRAW._METHODS)
-def uniforms_are_taken_for_times(stratified, n, generator, device):
+def drawn_times_follow_the_uniform_density(stratified, n, generator, device):
     return Beta(2.0, 1.0).cumulative(stratified(n, generator, device))
 
 
@@ -72,24 +72,24 @@ def the_mean_square_is_the_square_of_the_mean(time_moments, self, t, divergences
 
 
 @fault("m = sum a_i w_i k_i", Hierarchical, deep(), Linear(), within=LEVELS)
-def what_is_paid_is_given_to_the_levels_in_reverse(nats_of_levels, levels, given):
+def the_divergences_of_the_levels_are_in_reverse_order(nats_of_levels, levels, given):
     return nats_of_levels(levels, given)[::-1]
 
 
 @fault("m = sum a_i w_i k_i", Hierarchical, tree(xi=1.0), Linear())
-def the_occupancies_are_left_out(time_moments, self, t, divergences=None):
+def time_moments_omit_the_occupancies(time_moments, self, t, divergences=None):
     paid = self.weights(t)[:, 1:] * torch.tensor(divergences or [1.0, 1.0], dtype=torch.float64)
     return paid.sum(-1), (paid**2).sum(-1)
 
 
 @fault("time_density gives a density of times", GIDD, 5, 0.2)
-def a_process_answers_with_a_table_of_numbers(time_density, self, length, divergences=None):
+def time_density_returns_a_tensor(time_density, self, length, divergences=None):
     return time_density(length, divergences).masses
 
 
 @fault("g ~ sqrt(E f^2)", RateMatrix, chain(40 * (SHIFT + SHIFT.T)), Linear())
-def a_flat_predictor_pays_in_proportion_to_the_rate_backwards(time_moments, self, t, divergences=None):
-    """Use the density of ddlib 0.1: the rate grows like 1 / (1 - t) where the divergence has vanished."""
+def time_moments_use_the_loss_weight_without_the_divergence(time_moments, self, t, divergences=None):
+    """Use the density of ddlib 0.1: the rate grows like 1 / (1 - t) where the divergence is almost 0."""
     x, z, _ = self.equivalence_classes()
     x, z = x.expand(len(t), -1), z.expand(len(t), -1)
     mass, paid = self.likelihood(z, x, t), self.loss_weight(x, z, t)
@@ -97,30 +97,30 @@ def a_flat_predictor_pays_in_proportion_to_the_rate_backwards(time_moments, self
 
 
 @fault("g ~ sqrt(E f^2)", Redrawn, 8, Linear())
-def the_first_tenth_of_time_is_drawn_a_tenth_as_often(time_density, self, length, divergences=None, chance=1.0):
+def the_density_of_times_below_one_tenth_is_too_low(time_density, self, length, divergences=None, chance=1.0):
     right = time_density(length, divergences, chance)
     return Tabulated(right.edges, torch.where(right.edges[1:] < 0.1, 0.1, 1.0) * right.masses)
 
 
 @fault("g ~ sqrt(E f^2)", GIDD, 5, 0.2)
-def moments_are_taken_on_a_grid_without_its_end(time_moments, self, t, divergences=None):
+def time_moments_clamp_times_to_the_middle_of_the_interval(time_moments, self, t, divergences=None):
     return time_moments(t.clamp(0.2, 0.8), divergences)
 
 
 @fault("E f^2 / g ~ t^-b", Redrawn, 5, Linear())
-def tails_are_sought_where_there_are_none(tail_exponents, self, density=None):
+def tail_exponents_are_estimated_far_from_the_ends(tail_exponents, self, density=None):
     square = self.time_moments(torch.tensor([0.1, 0.9, 0.5], dtype=torch.float64))[1].log10()
     return float(square[0] - square[2]), float(square[1] - square[2])
 
 
 @fault("E f^2 / g ~ t^-b", RateMatrix, chain(RING + RING.T), Linear(), within=OPTIMAL)
-def rare_tokens_are_left_out_of_the_mean_square(dense_moments, process, t, nats):
+def the_dense_mean_square_is_the_square_of_the_mean(dense_moments, process, t, nats):
     mean, _ = dense_moments(process, t, nats)
     return mean, mean**2
 
 
 class Sparse(TimeDensity):
-    """Another density of times, except for the last hundredth."""
+    """Density of times ``inner``, with the value 0 above 0.99."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -136,10 +136,10 @@ class Sparse(TimeDensity):
 
 
 @fault("g is positive inside (0, 1)", Hierarchical, tree(), Linear())
-def a_process_leaves_out_what_it_thinks_is_cheap(time_density, self, length, divergences=None):
+def the_density_of_times_is_0_near_time_1(time_density, self, length, divergences=None):
     return Sparse(time_density(length, divergences))
 
 
 @fault("an interval is a part of the draws", Beta, 3.0, 1.0, within=TimeDensity)
-def an_interval_is_measured_in_time(within, self, interval, like):
+def an_interval_of_times_is_used_as_an_interval_of_probabilities(within, self, interval, like):
     return interval

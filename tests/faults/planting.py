@@ -1,4 +1,4 @@
-"""List of planted faults, and the decorator that adds one: a right object with one method or function replaced."""
+"""List of planted faults, and the decorator that adds one: a correct object with one method or function replaced."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,8 +41,8 @@ def fault(
 
     - ``fault(breaks)``: the function takes ``monkeypatch`` and returns the broken object.
     - ``fault(breaks, Right, *arguments, **options)``: the function replaces a method or attribute of ``Right``. Its
-      first parameter has the name of that method, and its value is the right method, bound to the object; the other
-      parameters are those of the method. The broken object is ``Broken(*arguments, **options)`` of a subclass
+      first parameter has the name of that method, and its value is the original method, bound to the object; the
+      other parameters are those of the method. The broken object is ``Broken(*arguments, **options)`` of a subclass
       ``Broken`` with that method.
     - ``fault(breaks, right, *arguments, within=module, **options)``: the function replaces one in a module, a class or
       a dictionary, in the same way. The object is ``right(*arguments, **options)``.
@@ -51,10 +51,10 @@ def fault(
 
     Args:
         breaks: the formula that does not hold.
-        right: class of the right object; with ``within`` any callable that returns it.
+        right: class of the correct object; with ``within`` any callable that returns this object.
         *arguments: of ``right``.
         build: called in place of the broken class, as ``build(Broken, *arguments, **options)``.
-        within: where a function is replaced, if not in a subclass of ``right``.
+        within: module, class or dictionary in which a function is replaced; None for a subclass of ``right``.
         **options: of ``right``.
     """
 
@@ -75,7 +75,7 @@ def fault(
 
 
 def broken_class(right: type, change: Callable[..., Any]) -> type:
-    """Subclass of ``right`` in which ``change`` replaces the method that its first parameter names.
+    """Subclass of ``right`` with ``change`` in place of the method named by the first parameter of ``change``.
 
     Raises:
         AttributeError: ``right`` has no such method.
@@ -92,7 +92,7 @@ def broken_class(right: type, change: Callable[..., Any]) -> type:
 
 
 def replace(patch: pytest.MonkeyPatch, within: Any, change: Callable[..., Any]) -> None:
-    """Replace the function of a module, class or dictionary that the first parameter of ``change`` names."""
+    """Replace the function of a module, class or dictionary named by the first parameter of ``change``."""
     name, *_ = signature(change).parameters
     right = within[name] if isinstance(within, dict) else getattr(within, name)
     if isinstance(within, dict):
@@ -104,7 +104,7 @@ def replace(patch: pytest.MonkeyPatch, within: Any, change: Callable[..., Any]) 
 
 
 def method_of(change: Callable[..., Any], right: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Method that calls ``change`` with ``right(self)`` in front; its signature is that of ``change`` without it."""
+    """Method that calls ``change`` with ``right(self)`` as first argument; its signature omits this argument."""
 
     def method(self: Any, *args: Any, **options: Any) -> Any:
         return change(right(self), self, *args, **options)
@@ -130,7 +130,7 @@ def over(cls: Any, *arguments: Any, **options: Any) -> Any:
 
 
 def clamped(cls: Any, *arguments: Any, **options: Any) -> Any:
-    """Sampler of the class whose last states are clamped to tokens, whatever they are."""
+    """Sampler of the class that clamps all states to tokens in ``finalize``."""
     body = {"finalize": lambda self, run, state: state.z.clamp_max(run.process.vocab_size - 1)}
     body |= {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
     return type(cls)("Broken", (cls,), body)(*arguments, **options)
