@@ -57,7 +57,7 @@ def notebooks() -> list[Path]:
 
 
 def environment() -> dict[str, str]:
-    """Environment of commands: this Python first on the path, ddlib from this checkout, shape checks off by default."""
+    """Environment of commands: this Python first on the path, this checkout, and no shape checks, as for users."""
     paths = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(HERE.parent)}
     return os.environ | paths | {"DDLIB_SHAPECHECK": "0"}
 

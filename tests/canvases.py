@@ -1,4 +1,4 @@
-"""Smallest configuration of DiffusionGemma that transformers accepts."""
+"""Tiny configuration of DiffusionGemma for tests."""
 
 from transformers import DiffusionGemmaConfig, DiffusionGemmaTextConfig, Gemma4VisionConfig
 
