@@ -1,18 +1,18 @@
-# make install      build .venv with all that the recipes need
+# make install      build .venv with the dependencies of the recipes
 # make quickstart   build .venv and run the quickstart recipe
-# make test         the fast tests, at most five minutes on two cores
-# make test-slow    the slow tests, properties on an eighth of their examples, at most fifteen minutes
-# make test-all     all tests, those of every night too, on all examples, and the GPU ones where there is a GPU
-# make lint         style, types and the direction of imports
-# make docs         the documentation, warnings are errors
-# make wheel        what pip installs, in empty environments on Python 3.11 to 3.13, at most two minutes
-# make lowest       the same with the lowest versions that are allowed, before a release; some GB of torch
-# make mutants      mutation testing: every mutant of MUTANTS that the tests do not kill (tests/mutation/survivors.md)
-# make bench        speed and memory against the papers' formulas, into benchmarks/results and docs/performance.md
+# make test         run the fast tests, at most five minutes on two cores
+# make test-slow    run the slow tests, with an eighth of the examples of a property, at most fifteen minutes
+# make test-all     run all tests, nightly ones too, with all examples; GPU tests run if there is a GPU
+# make lint         check style, types and the direction of imports
+# make docs         build the documentation; warnings are errors
+# make wheel        build the wheel and test it in new environments with Python 3.11 to 3.13, at most two minutes
+# make lowest       the same with the lowest allowed versions, before a release; downloads some GB of torch
+# make mutants      list the mutants of MUTANTS that no test detects (tests/mutation/survivors.md)
+# make bench        compare speed and memory with the papers' formulas; writes benchmarks/results, docs/performance.md
 # make bench-gpu    the same on a GPU
-# make clean        remove what the above made, .venv included
+# make clean        remove .venv, builds and caches
 #
-# Overridable: PYTHON (interpreter that builds .venv), PYTEST_ARGS, PIP_ARGS, MUTANTS (e.g. 'ddlib.objective.nelbo.*').
+# Variables: PYTHON (interpreter of .venv), PYTEST_ARGS, PIP_ARGS, MUTANTS (e.g. 'ddlib.objective.nelbo.*').
 
 PYTHON      ?= python3
 PYTEST_ARGS ?= -n 2 --dist worksteal
@@ -23,10 +23,10 @@ BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -c constraints/cpu.txt $(PIP_ARGS)
 DEPS := pyproject.toml constraints/cpu.txt
 
-# Each pytest worker is one process on one core; without this every worker starts one thread per core.
+# Each pytest worker uses one core; by default every worker would start one thread per core.
 test test-slow test-all mutants bench: export OMP_NUM_THREADS ?= 1
 
-# The tests start hundreds of Python processes, which take seconds less with compiled files.
+# The tests start hundreds of Python processes, each of which is seconds faster with bytecode caches.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -48,18 +48,18 @@ $(VENV)/.stamp-recipes: $(DEPS) | $(BIN)/python
 $(VENV)/.stamp-dev: $(DEPS) tests/plugin_example/pyproject.toml | $(BIN)/python
 	@echo "installing ddlib[recipes,eval,dev] into $(VENV)"
 	@$(PIP) -e '.[recipes,eval,dev]'
-	@$(PIP) --no-deps torchtyping==0.1.5 # alone: it demands a typeguard that the others cannot have
+	@$(PIP) --no-deps torchtyping==0.1.5 # --no-deps: it requires typeguard < 3, other packages >= 4
 	@$(PIP) --no-deps -e tests/plugin_example
 	@touch $@
 
 $(VENV)/.stamp-docs: $(DEPS) | $(BIN)/python
 	@echo "installing ddlib[recipes,eval,docs] into $(VENV)"
-	@$(PIP) -e '.[recipes,eval,docs]' # the reference is read off the code
+	@$(PIP) -e '.[recipes,eval,docs]' # autodoc imports the code
 	@touch $@
 
 install: $(VENV)/.stamp-recipes
 
-# Threads that spin while they wait cost half the speed on a machine that does something else besides.
+# Spinning threads of OpenMP halve the speed if other processes use the machine.
 quickstart: export OMP_WAIT_POLICY ?= PASSIVE
 quickstart: $(VENV)/.stamp-recipes
 	@$(BIN)/python -m recipes.quickstart

@@ -1,4 +1,4 @@
-"""Sphinx configuration. The built pages need no network."""
+"""Sphinx configuration. The built pages load nothing from a network."""
 
 import sys
 from pathlib import Path
@@ -20,13 +20,13 @@ notebooks = [
     "tutorials/2_hierarchy",
     "tutorials/4_schedule",
     "tutorials/11_pictures_and_labels",
-]  # offered as .ipynb
+]  # pages that are also built as Jupyter notebooks
 myst_enable_extensions = ["dollarmath", "amsmath", "deflist"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_preserve_defaults = True  # xp = torch, not the path that it was imported from
+autodoc_preserve_defaults = True  # shows `xp=torch` instead of the repr of the module, which has a local path
 autodoc_default_options = {"members": True, "show-inheritance": True}
 napoleon_numpy_docstring = False
 

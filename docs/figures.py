@@ -1,4 +1,4 @@
-"""Draws the figures of the documentation into docs/images: ``python docs/figures.py``."""
+"""Draw the figures of the documentation into docs/images: ``python docs/figures.py``."""
 
 from pathlib import Path
 
@@ -16,13 +16,13 @@ NAMES = ("token", "cluster", "kind", "mask")
 
 
 def small_tree() -> dd.processes.Hierarchical:
-    """A tree of twelve tokens in seven clusters in three kinds; a token may jump to another cluster."""
+    """Process with twelve tokens, seven clusters and three kinds; xi = 0.9 allows jumps to other clusters."""
     tree = dd.hierarchies.Tree(list(PARENTS), xi=[0.9, 1.0], speed=[2.0, 1.5, 1.0])
     return dd.processes.Hierarchical(tree, dd.schedules.Linear())
 
 
 def curves(path: Path) -> None:
-    """The HDLM paper's two figures: occupancies and weights of token, cluster and mask for gamma = 1, 2, 3."""
+    """Draw the two figures of the HDLM paper: occupancies and loss weights per level for gamma = 1, 2, 3."""
     figure, axes = plot.panels(2, len(GAMMAS), size=(4.0, 3.0))
     for column, gamma in enumerate(GAMMAS):
         process = dd.presets.hdlm([0, 0, 1, 1], gamma=gamma)

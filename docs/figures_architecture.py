@@ -1,7 +1,7 @@
-"""Draws packages and their imports into docs/images/architecture.png: ``python docs/figures_architecture.py``.
+"""Draw packages and their imports into docs/images/architecture.png: ``python docs/figures_architecture.py``.
 
-An arrow points from a package to one that it imports; the picture is the transitive reduction of the import graph. The
-edges are stored in the picture, and a test compares them with the code.
+An arrow points from a package to a package that it imports. The figure shows the transitive reduction of the import
+graph. The edges are stored in the metadata of the image, and a test compares them with the code.
 """
 
 import ast
@@ -19,12 +19,12 @@ COLORS = {"recipes": "#f6d9b8", "ddlib_models": "#d5e6c8", "ddlib": "#cfe0f1"}
 
 
 def package(module: str) -> str:
-    """The box of a module: a package of ddlib, or recipes or ddlib_models as a whole."""
+    """Node of a module in the graph: a package of ddlib, or all of recipes or ddlib_models."""
     return ".".join(module.split(".")[: 2 if module.startswith("ddlib.") else 1])
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Modules that a file imports when it is loaded."""
+    """Modules that a file imports at the top level."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
@@ -47,7 +47,7 @@ def imports() -> nx.DiGraph:
 
 
 def places(graph: nx.DiGraph) -> dict[str, tuple[float, float]]:
-    """A row by the longest path down, a column near the neighbours in other rows."""
+    """Coordinates of the nodes: rows by the longest chain of imports, columns close to those of neighbours."""
     rows = [sorted(row) for row in nx.topological_generations(graph.reverse())]
     at = {name: (x - (len(row) - 1) / 2, y) for y, row in enumerate(rows) for x, name in enumerate(row)}
     for _ in range(40):

@@ -1,4 +1,4 @@
-"""Draws the figures of the concept pages into docs/images/concepts: ``python docs/figures_concepts.py``."""
+"""Draw the figures of the concept pages into docs/images/concepts: ``python docs/figures_concepts.py``."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ LABEL = "t  (0 = data, 1 = noise)"
 
 
 def need(path: Path) -> None:
-    """Which logits the positions of a text need, at gamma = 1."""
+    """Draw the share of positions whose loss needs no logits, some logits and all logits, at gamma = 1."""
     process = dd.presets.hdlm([0, 0, 1, 1, 2, 2])
     t = torch.linspace(0, 1, 201, dtype=torch.float64)
     figure, (axes,) = dd.plot.panels(size=(6.4, 3.6))
@@ -29,7 +29,7 @@ def need(path: Path) -> None:
 
 
 def digits(path: Path) -> None:
-    """The relative error of the mask's probability near the data: the formula as written, and ddlib."""
+    """Draw the relative error of the mask's probability near t = 0, for the plain formula and for ddlib."""
     process = dd.presets.hdlm([0, 0, 1, 1, 2, 2])
     t = torch.logspace(-10, -0.3, 400, dtype=torch.float64)
 

@@ -1,4 +1,4 @@
-"""Draws docs/images/samplers.png, what every sampler does to one text: ``python docs/figures_samplers.py``."""
+"""Draw one sequence under every sampler into docs/images/samplers.png: ``python docs/figures_samplers.py``."""
 
 import math
 from pathlib import Path
@@ -23,7 +23,7 @@ KINDS = [
 
 
 def processes() -> dict[str, ForwardProcess]:
-    """What samplers are shown on: the first that they serve."""
+    """Processes by title; each sampler is drawn with the first one that it supports."""
     return {
         "clusters, xi = 0.9": dd.presets.hdlm([i // 3 for i in range(WORDS)], xi=0.9),
         "GIDD": dd.presets.gidd(WORDS, 0.3),
@@ -31,14 +31,14 @@ def processes() -> dict[str, ForwardProcess]:
 
 
 def denoiser(z: Tensor, t: Tensor) -> Tensor:
-    """A network that is sure of the positions on the left, and knows nothing of those on the right."""
+    """Return logits that are peaked at the first position and become uniform towards the last one."""
     generator = torch.Generator().manual_seed(3)
     sure = torch.linspace(5, 0, z.shape[1])[:, None]
     return (sure * torch.randn(z.shape[1], WORDS, generator=generator)).expand(len(z), -1, -1)
 
 
 def path(process: ForwardProcess, sampler: Sampler) -> Tensor:
-    """The states of one text after every step, (STEPS + 1, LENGTH)."""
+    """States of one sequence after every step, (STEPS + 1, LENGTH)."""
     seen: list[Tensor] = []
     dd.sample(
         process, denoiser, (1, LENGTH), sampler, STEPS, generator=torch.Generator().manual_seed(0),
@@ -48,7 +48,7 @@ def path(process: ForwardProcess, sampler: Sampler) -> Tensor:
 
 
 def kinds(process: ForwardProcess, states: Tensor) -> Tensor:
-    """The number of the band of every state."""
+    """Index into ``KINDS`` of every state."""
     level = process.level_of(states)
     word = torch.where(states == states[-1], 0, 1)
     above = torch.where(states == process.num_states - 1, 3, 2)
@@ -56,7 +56,7 @@ def kinds(process: ForwardProcess, states: Tensor) -> Tensor:
 
 
 def draw(where: Path) -> None:
-    """One panel for every sampler that comes with ddlib."""
+    """Draw one panel for every sampler of ddlib."""
     names = dd.registry.own("samplers")
     figure, panels = plot.panels(math.ceil(len(names) / 4), 4, size=(3.2, 2.6))
     for axes in panels[len(names) :]:
@@ -66,7 +66,7 @@ def draw(where: Path) -> None:
         for title, process in processes().items():
             try:
                 states = path(process, sampler)
-            except TypeError:  # it does not serve this one
+            except TypeError:  # the sampler does not support this process
                 continue
             image(torch.linspace(1, 0, len(states)), kinds(process, states), KINDS, axes)
             axes.set_title(f"{name}: {title}", loc="left", fontweight="bold", fontsize=9)

@@ -1,10 +1,16 @@
-"""Runs a page of the documentation as it is written: ``python docs/pages.py [--images] PAGE``.
+"""Run the examples of pages of the documentation: ``python docs/pages.py [--images] PAGE...``.
 
-Blocks of ``python`` run one after another in one namespace and an empty folder; those with ``>>>`` are doctests. A
-block of ``bash`` runs if the line ``% runs`` stands above it. A block of ``text`` directly below one that ran is what
-that one printed, ``...`` for anything; with the line ``% varies`` between them it was printed on some machine, and
-elsewhere only the number of lines is the same. ``% skip: next "why"`` spares a block. A picture of a tutorial is a file
-that the page itself writes; ``--images`` keeps it.
+The blocks of a page run in order, in one namespace and in an empty folder:
+
+- A block of ``python`` is executed; a block with ``>>>`` is a doctest.
+- A block of ``bash`` is executed if the line ``% runs`` is above it.
+- A block of ``text`` directly below an executed block must equal the output of that block; ``...`` matches any text.
+  With the line ``% varies`` between the two blocks, the output depends on the machine, and only the number of lines is
+  compared.
+- ``% skip: next "reason"`` skips the next block.
+
+The code of a tutorial must write every picture that the tutorial shows; ``--images`` copies these pictures into
+docs/images/tutorials.
 """
 
 import argparse
@@ -31,7 +37,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 class Python(PythonCodeBlockParser):
-    """Blocks of Python whose output is kept."""
+    """Parser of blocks of Python that stores their output."""
 
     def __init__(self) -> None:
         super().__init__(doctest_optionflags=FLAGS)
@@ -39,25 +45,25 @@ class Python(PythonCodeBlockParser):
 
 
 def python(example: Example) -> None:
-    """Runs a block."""
+    """Run a block of Python and store its output."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         PythonEvaluator()(example)
     printed(example, out.getvalue())
 
 
 def notebooks() -> list[Path]:
-    """Pages that are offered as notebooks, as conf.py lists them: the tests run the notebooks instead."""
+    """Pages that conf.py lists as notebooks; the tests run these as notebooks, not as pages."""
     return [HERE / f"{name}.md" for name in re.findall(r'"(tutorials/\w+)"', (HERE / "conf.py").read_text())]
 
 
 def environment() -> dict[str, str]:
-    """Environment of commands: this Python before all others, this checkout, and no shape checks, as for users."""
+    """Environment of commands: this Python first on the path, this checkout, and no shape checks, as for users."""
     paths = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(HERE.parent)}
     return os.environ | paths | {"DDLIB_SHAPECHECK": "0"}
 
 
 def bash(example: Example) -> None:
-    """Runs a block that is marked by ``% runs``."""
+    """Run a block of bash that has ``% runs`` above it, and store its output."""
     if not example.document.text[: example.region.start].rstrip().endswith("% runs"):
         return
     done = subprocess.run(["bash", "-ec", example.parsed], capture_output=True, text=True, env=environment())
@@ -67,7 +73,7 @@ def bash(example: Example) -> None:
 
 
 def text(example: Example) -> None:
-    """Compares a block with what the one above it printed."""
+    """Compare a block of text with the output of the executed block directly above it."""
     above, out = example.namespace.get("__above__", (0, ""))
     between = example.document.text[above : example.region.start].strip()
     if above and between in ("", VARIES):
@@ -75,16 +81,21 @@ def text(example: Example) -> None:
 
 
 def check(place: str, expected: str, out: str, varies: bool = False) -> None:
-    """Raises AssertionError unless ``out`` is the printed block of a page, or has as many lines if it varies."""
+    """Compare output with the text that a page shows; only the numbers of lines if it varies.
+
+    Raises:
+        AssertionError: they differ.
+    """
     if varies:
         same = len(expected.strip().splitlines()) == len(out.strip().splitlines())
     else:
         same = doctest.OutputChecker().check_output(expected, out, FLAGS)
     if not same:
-        raise AssertionError(f"{place} says:\n{expected}\nprinted was:\n{out}")
+        raise AssertionError(f"{place} says:\n{expected}\noutput was:\n{out}")
 
 
 def printed(example: Example, out: str) -> None:
+    """Store the output of a block, and the position behind the block, for ``text``."""
     example.namespace["__above__"] = (example.region.end, out)
 
 
@@ -92,25 +103,25 @@ PAGE = Sybil(parsers=[Python(), CodeBlockParser("bash", bash), CodeBlockParser("
 
 
 def run(page: Path) -> None:
-    """Runs the examples of a page in the present folder.
+    """Run the examples of a page in the current folder.
 
     Raises:
-        AssertionError: printed is not what the page says, or a picture that the page shows was not written.
+        AssertionError: an output differs from the page, or the code did not write a picture that the page shows.
     """
     document, path = PAGE.parse(page), list(sys.path)
     try:
         for example in document.examples():
-            with contextlib.suppress(SkipTest):  # of `skip` with a reason
+            with contextlib.suppress(SkipTest):  # raised for `% skip` with a reason
                 example.evaluate()
     finally:
-        sys.path[:] = path  # a page may have put its folder there
+        sys.path[:] = path  # a page may have added its folder
     missing = [name for name in pictures(document.text) if not Path(name).exists()]
     if missing:
         raise AssertionError(f"{page.name} shows pictures that its code does not write: {missing}")
 
 
 def pictures(text: str) -> list[str]:
-    """The names of a tutorial's own pictures."""
+    """File names of the pictures in docs/images/tutorials that a text shows."""
     return re.findall(r"\]\(\.\./images/tutorials/([\w.-]+)\)", text)
 
 
@@ -125,7 +136,7 @@ def main() -> None:
             for name in pictures(page.read_text()) if given.images else ():
                 IMAGES.mkdir(parents=True, exist_ok=True)
                 shutil.copy(name, IMAGES / name)
-        print(f"{page.name}: as written")
+        print(f"{page.name}: all examples passed")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Writes the table of docs/samplers.md, every sampler on every process: ``python docs/table_samplers.py``.
+"""Write the table of samplers and processes in docs/samplers.md: ``python docs/table_samplers.py``.
 
-A cell says on how many of the examples of a class of processes ``dd.verify`` proves a sampler right; the notes say why
-it is refused on the others. The command fails where a sampler is refuted.
+A cell is the number of examples of a process class for which ``dd.verify`` verifies the sampler. The notes below the
+table are the errors that the sampler raises for the other examples. The command fails if a verification fails.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ BEGIN, END = "<!-- table: python docs/table_samplers.py -->", "<!-- end of table
 
 
 def short(part: Any) -> str:
-    """A sampler or a corrector as one would write it, defaults left out."""
+    """Expression that constructs a sampler or a corrector, without default arguments."""
     said = []
     for name, parameter in signature(type(part)).parameters.items():
         value = getattr(part, name, parameter.default)
@@ -29,7 +29,7 @@ def short(part: Any) -> str:
 
 
 def refusal(sampler: Sampler, process: ForwardProcess) -> str:
-    """Why the sampler does not serve the process; empty where it is verified."""
+    """Message of the error that the sampler raises for the process; empty if it is verified."""
     try:
         report = dd.verify(sampler, on=process)
     except TypeError as error:
@@ -40,7 +40,7 @@ def refusal(sampler: Sampler, process: ForwardProcess) -> str:
 
 
 def cell(sampler: Sampler, processes: Sequence[ForwardProcess], notes: list[str]) -> str:
-    """How many of the processes it is verified on, and the numbers of the notes on the others."""
+    """Number of processes for which the sampler is verified, and the numbers of the notes on the others."""
     reasons = [refusal(sampler, process) for process in processes]
     good, refused = reasons.count(""), dict.fromkeys(filter(None, reasons))
     notes.extend(reason for reason in refused if reason not in notes)
@@ -50,13 +50,13 @@ def cell(sampler: Sampler, processes: Sequence[ForwardProcess], notes: list[str]
 
 
 def row(sampler: Sampler, notes: list[str]) -> str:
-    """A line of the table; reasons that no note says yet are added to the notes."""
+    """Row of the table; appends new errors to the notes."""
     kinds = (dd.registry.get("processes", name).examples() for name in dd.registry.own("processes"))
     return f"| `{short(sampler)}` | {' | '.join(cell(sampler, examples, notes) for examples in kinds)} |"
 
 
 def table() -> str:
-    """The table and its notes."""
+    """Table with its notes, as Markdown."""
     kinds, notes = dd.registry.own("processes"), list[str]()
     lines = [f"| sampler | {' | '.join(kinds)} |", "| --- |" + " --- |" * len(kinds)]
     for name in dd.registry.own("samplers"):
@@ -65,7 +65,7 @@ def table() -> str:
 
 
 def main() -> None:
-    """The command."""
+    """Replace the table between the markers of the page."""
     found = table()
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n\n{found}\n\n{END}{rest.split(END)[1]}", encoding="utf-8")

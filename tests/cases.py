@@ -1,4 +1,4 @@
-"""Settings of how much the tests run: parametrised cases, examples of properties, checks of shapes."""
+"""Helpers that limit the running time of tests: parametrised cases, examples of properties, shape checks."""
 
 from contextlib import contextmanager
 from functools import wraps
@@ -10,11 +10,11 @@ from jaxtyping import config
 from torch import Tensor
 
 SEEN = set()
-"""Calls of the current test that passed their checks: function, shapes and dtypes of tensors, all other arguments."""
+"""Keys of the checked calls of the current test: function, shapes and dtypes of tensors, all other arguments."""
 
 
 def once(strict):
-    """``strict(function)``, where a call like an earlier one of ``SEEN`` is not checked again."""
+    """Wrap ``strict`` so that a call whose key is in ``SEEN`` is not checked again."""
 
     def checked_once(function):
         checked = strict(function)
@@ -25,7 +25,7 @@ def once(strict):
             for value in chain(args, kwargs.values()):
                 if isinstance(value, Tensor):
                     key += value.shape, value.dtype
-                elif isinstance(value, list | tuple | dict):  # may hold other items at the next call
+                elif isinstance(value, list | tuple | dict):  # its items may differ at the next call
                     return checked(*args, **kwargs)
                 else:
                     key += type(value), value if isinstance(value, bool | int | float | str | None) else id(value)
@@ -43,7 +43,7 @@ def once(strict):
 
 @contextmanager
 def unchecked():
-    """Without jaxtyping's checks, of which this test run has one at every call."""
+    """Disable the checks of jaxtyping, which the test run applies to every call."""
     config.update("jaxtyping_disable", True)
     try:
         yield
@@ -52,7 +52,7 @@ def unchecked():
 
 
 def slow_but(cases, *fast):
-    """The cases, all but ``fast`` marked slow."""
+    """Mark all cases except ``fast`` as slow."""
     cases = list(cases)
     assert fast and all(case in cases for case in fast), f"{fast} are not among the cases"
     return [case if case in fast else _slow(case) for case in cases]
@@ -63,5 +63,5 @@ def _slow(case):
 
 
 def examples(number):
-    """Number of examples for a property that requests ``number``: all, or the profile's part of them."""
+    """Scale the number of examples of a property by the share that the current profile runs, to at least 3."""
     return max(number * settings.default.max_examples // settings.get_profile("full").max_examples, 3)

@@ -1,10 +1,10 @@
-"""Every test runs with shapes and types checked at each call of ddlib, and with property tests that repeat exactly."""
+"""Configuration of all tests: shape and type checks at every call of ddlib, and reproducible property tests."""
 
 import gc
 import os
 from contextlib import nullcontext
 
-# read when ddlib is imported, here and in every process that a test starts
+# set before ddlib is imported, which reads it; processes that a test starts inherit it
 os.environ.setdefault("DDLIB_SHAPECHECK", "1")
 
 import pytest
@@ -15,26 +15,27 @@ from hypothesis import HealthCheck, settings
 from ddlib.utils import shapecheck
 
 settings.register_profile("full", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-# `make test` and `make test-slow` test a property on an eighth of its examples, `make test-all` on all; a test with its
-# own number of examples scales it by `examples` of cases.py
+# `make test` and `make test-slow` run an eighth of the examples of a property, `make test-all` runs all. A test
+# that sets `max_examples` scales the number with `examples` of cases.py.
 whole = settings.get_profile("full")
 settings.register_profile("part", whole, max_examples=whole.max_examples // 8)
-# `pytest --hypothesis-profile=explore` looks at other examples every time
+# `pytest --hypothesis-profile=explore` draws new examples at every run
 settings.register_profile("explore", settings.get_profile("full"), derandomize=False, print_blob=True)
 settings.load_profile("part")
 torch.set_num_threads(1)
 
 
 EVERY, MANY = 4, 12
-"""Of a slow test with more than ``MANY`` cases `make test-slow` runs every fourth, `make test-all` all."""
+"""`make test-slow` runs every fourth case of a slow test with more than ``MANY`` cases, `make test-all` all cases."""
 WHOLE_PAGES = ("test_docs.py", "test_notebooks.py")
 EACH_ITS_OWN = ("test_docs.py", "test_contracts.py", "test_faults.py", "test_recipes.py", "test_study.py")
-"""Files whose cases are not the same statement about similar objects, or a selection already."""
+"""Files of which every case runs: the cases test different things, or are already a selection."""
 
 
-@pytest.hookimpl(trylast=True)  # after -m and -k
+@pytest.hookimpl(trylast=True)  # after the selection by -m and -k
 def pytest_collection_modifyitems(config, items):
-    items.sort(key=lambda item: item.path.name not in WHOLE_PAGES)  # whole pages first: what runs last runs alone
+    # pages take longest: they start first, so that no worker is idle at the end
+    items.sort(key=lambda item: item.path.name not in WHOLE_PAGES)
     if full(config):
         return
     cases = {}
@@ -53,7 +54,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish(session):
-    gc.freeze()  # what is imported by now stays, no collection needs to look at it again
+    gc.freeze()  # imported modules stay alive: the garbage collector need not traverse them
 
 
 def pytest_unconfigure(config):
@@ -62,13 +63,13 @@ def pytest_unconfigure(config):
 
 @pytest.fixture(autouse=True)
 def warned_of_anew(monkeypatch):
-    """Warnings that are issued once per process are issued in every test that gives reason for one."""
+    """Reset the warnings that ddlib issues once per process, so that every test can expect them."""
     monkeypatch.setattr("ddlib.utils.validation._warned", set())
 
 
 @pytest.fixture(autouse=True)
 def checked_anew():
-    """Calls are checked again in every test, so that no result depends on the order of tests."""
+    """Clear ``SEEN`` before every test, so that no result depends on the order of tests."""
     SEEN.clear()
 
 
@@ -78,21 +79,21 @@ def full(config):
 
 @pytest.fixture
 def checked_in_full(request):
-    """With jaxtyping's checks in the full profile only, for many calls of the same shapes: they double the time."""
+    """Check shapes in the full profile only, for tests with many calls of the same shapes: checks double the time."""
     with nullcontext() if full(request.config) else unchecked():
         yield
 
 
 @pytest.fixture
 def as_users_call():
-    """Tests without jaxtyping's checks, which users do not have on: the errors are those of ddlib."""
+    """Disable the checks of jaxtyping, which are off by default for users, so that ddlib raises the errors."""
     with unchecked():
         yield
 
 
 @pytest.fixture
 def products(monkeypatch):
-    """(rows, columns) of every product with a part of the output layer's matrix."""
+    """List of (rows of the input, rows of the weight) of every product with a part of the output layer."""
     seen = []
 
     def counted(hidden, weight, bias=None):

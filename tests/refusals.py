@@ -1,4 +1,4 @@
-"""Tables of calls that are refused, one row a line: call | error | message."""
+"""Tests from tables of calls that must raise an error, one row per line: call | error | message."""
 
 import inspect
 import math
@@ -13,21 +13,22 @@ from cases import unchecked
 import ddlib as dd
 
 NAMES = {"dd": dd, "math": math, "sympy": sympy, "torch": torch, "nan": math.nan, "inf": math.inf}
-"""What every row may use, beside the globals of the test's file."""
+"""Names that a row may use in addition to the globals of the test's file."""
 for package in (dd.weightings, dd.times, dd.hierarchies, dd.schedules, dd.processes, dd.samplers):
     NAMES |= {name: getattr(package, name) for name in package.__all__}
 
 
 def rows(table):
-    """Calls, errors and messages of a table; a row goes on in the next line where that is indented."""
+    """Split a table into calls, errors and messages; an indented line continues the row above it."""
     text = re.sub(r"  # .*", "", inspect.cleandoc(table))
     return [row.split(" | ") for row in re.sub(r"\n +", " ", text).splitlines()]
 
 
 def refuses(table):
-    """Test that the call of every row raises its error with its message, a regular expression, as in a user's program.
+    """Make a test that the call of every row raises its error with its message, a regular expression.
 
-    Rows may use the globals of the test's file, and what ddlib's packages export.
+    Shape checks are off, as they are by default for users. Rows may use the globals of the test's file and the public
+    names of ddlib's packages.
     """
     names = sys._getframe(1).f_globals
 
@@ -41,7 +42,7 @@ def refuses(table):
 
 
 def refused_with(**names):
-    """Function that checks the rows of a table one by one; they may use ``names`` too."""
+    """Make a function that checks the rows of a table in order; the rows may also use ``names``."""
     scope = NAMES | sys._getframe(1).f_globals | names
 
     def check(table):

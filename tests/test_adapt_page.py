@@ -1,4 +1,4 @@
-"""Records of adapted models: what is read out of a run's folder is what the run wrote there."""
+"""Records of adapted models: values read from the folder of a run are those that the run wrote."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def test_samples_are_read_as_they_were_written():
 
 
 class Bigram(nn.Module):
-    """Logits of the next word, of the word in front."""
+    """Network that predicts each token from the token before it."""
 
     def __init__(self, words: int) -> None:
         super().__init__()

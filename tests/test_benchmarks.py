@@ -1,4 +1,4 @@
-"""Benchmarks at tiny sizes: that they run, refuse what is not comparable, and are reported as they fell."""
+"""Benchmarks at tiny sizes: they run, raise an error for results that are not comparable, and report all results."""
 
 import argparse
 import json
@@ -131,7 +131,7 @@ def test_attention_back_ends_agree_before_they_are_timed():
 
 @pytest.mark.nightly
 def test_losses_for_a_gpu_agree_before_they_are_timed(monkeypatch):
-    monkeypatch.setenv("DDLIB_TRITON", "0")  # which they set, each for itself
+    monkeypatch.setenv("DDLIB_TRITON", "0")  # the modes set this variable; monkeypatch restores it
     options = argparse.Namespace(tiny=True, device="cpu", repeats=5, sweep=False)
     measured = dict(gpu_head.cases(options))
     assert len(measured) == len(gpu_losses.PROCESSES) * 2 * len(gpu_losses.MODES) and not gpu_head.ratios(measured)
@@ -146,7 +146,10 @@ def test_utilisation():
 
 
 def test_operations_of_the_papers_sizes(monkeypatch):
-    """Millions a token by hand: blocks, attention, 50,257 words; a quarter of the logits, a quarter in 64 clusters."""
+    """Compare with millions of operations per token computed by hand: blocks, attention, and logits of 50,257 tokens.
+
+    A quarter of the positions needs all logits, a quarter the logits of one of 64 clusters.
+    """
     small, base = utilisation.SIZES.values()
     assert round(utilisation.operations(small, 0.254).nominal / 1e6) == 798
     assert round(utilisation.operations(small, 0.254).executed / 1e6) == 625
@@ -276,7 +279,7 @@ def test_deviations_of_the_bound_are_measured_and_the_page_holds_their_table():
 
 @pytest.mark.slow
 def test_loops_are_measured_beside_each_other(monkeypatch, tmp_path, capsys):
-    """The command itself asserts that engine and bare loop have the same losses, and the formula that of ddlib."""
+    """Run the command, which asserts equal losses of the engine and the bare loop, and of the formula and ddlib."""
     out = tmp_path / "loops.json"
     with pytest.raises(SystemExit):
         loops.main(["--tiny"])

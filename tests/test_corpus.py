@@ -1,4 +1,4 @@
-"""Parts of the command that rebuilds the studies' corpus, on tiny made-up inputs."""
+"""Parts of the command that rebuilds the corpus of the studies, on tiny artificial inputs."""
 
 import io
 import pickle

@@ -1,4 +1,4 @@
-"""Every page of the documentation, and the README, runs as it is written; every command it shows is understood."""
+"""Pages of the documentation and the README: examples run with the output shown, and commands can be parsed."""
 
 import argparse
 import importlib
@@ -27,11 +27,11 @@ COMMAND = re.compile(r"(?:torchrun [-\w ]+? -m|\S*python -m) ((?:recipes|ddlib)\
 
 
 class Understood(BaseException):
-    """The command line was parsed; nothing else is to happen."""
+    """Signal that a command line was parsed, raised before the command does anything."""
 
 
 def commands(page):
-    """Commands after `python -m` in the blocks of a page that do not run, without comments."""
+    """Commands after `python -m` in the blocks of a page that are not executed, without comments."""
     text = re.sub(r"^% runs\n+```bash\n.*?^```", "", page.read_text(), flags=re.S | re.M)
     for block in re.findall(r"^ *```(?:bash|sh)\n(.*?)^ *```", text, re.S | re.M):
         for line in block.replace("\\\n", " ").splitlines():
@@ -44,17 +44,17 @@ ALL = {tuple(words): page.name for page in reversed(PAGES) for words in commands
 """Every command, and the first page that shows it."""
 
 
-# the tutorials train networks, or start processes that do; the others verify all that they write, or draw it often
+# tutorials train networks or start processes that do; the pages below call dd.verify or sample many times
 LONG = ("extending.md", "times.md", "speeds.md", "jumps.md", "samplers.md", "backbone.md", "own_loop.md", "scale.md",
         "recipes.md")  # fmt: skip
 QUICK = [page for page in PAGES if page.parent.name != "tutorials" and page.name not in LONG]
-RUN_HERE = [page for page in PAGES if page not in pages.notebooks()]  # the others run in test_notebooks.py
-# half a minute and more each, mostly by commands that have separate tests
+RUN_HERE = [page for page in PAGES if page not in pages.notebooks()]  # test_notebooks.py runs the others
+# half a minute or more each, mostly for commands that have separate tests
 NIGHTLY = ("3_train.md", "6_recipes.md", "8_your_own_run.md", "9_third_factor.md")
 
 
 def how_often(page):
-    """Marks of a page: none, slow or nightly."""
+    """Marks of the test of a page: none, slow or nightly."""
     return () if page in QUICK else pytest.mark.nightly if page.name in NIGHTLY else pytest.mark.slow
 
 
@@ -139,13 +139,13 @@ def test_a_command_is_understood(command, tmp_path, monkeypatch):
 
 
 def prose(page):
-    """A page without its blocks of code and its formulas."""
+    """Text of a page without blocks of code and formulas."""
     return re.sub(r"```.*?```|\$[^$]*\$", "", page.read_text(), flags=re.S)
 
 
 PRIVATE = re.compile(r"\b(?:rooms?|leaf|laws?|clocks?|whoever|nobody|everybody)\b", re.I)
-"""Words of ours for package, subclass, distribution, schedule, and pronouns of persons for objects."""
-AS_WRITTEN = ("errata.md", "draws.md", "signal.md", "mending.md")  # proofs, and protocols that stay
+"""Earlier terms of this repository for package, subclass, distribution and schedule, and pronouns of persons."""
+AS_WRITTEN = ("errata.md", "draws.md", "signal.md", "mending.md")  # proofs and protocols, which are not edited
 
 
 @pytest.mark.parametrize(
@@ -208,19 +208,19 @@ def test_the_facts_that_every_reader_needs_come_first():
     assert not re.search(r"\| *[–-] *(?:\||\()", text), "say that it is not there"
 
 
-AS_IT_COMES = ("5_plugin.md", "README.md")  # lines that are not ours to break: a verdict of verify; GitHub's own width
+AS_IT_COMES = ("5_plugin.md", "README.md")  # a report of verify has long lines; GitHub renders the README
 PRINTED = {
     page: found
     for page in PAGES
     if page.name not in AS_IT_COMES and (found := re.findall(r"^ *```text\n(.*?)^ *```", page.read_text(), re.S | re.M))
 }
-"""What pages print, block by block."""
+"""Blocks of output in each page."""
 
 
 @pytest.mark.parametrize("page", PRINTED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_printed_output_fits_the_page(page):
     for block in PRINTED[page]:
-        assert max(map(len, block.splitlines())) <= 128, block  # the style sheet wraps what is wider than 108
+        assert max(map(len, block.splitlines())) <= 128, block  # the style sheet wraps lines longer than 108
 
 
 def test_no_line_of_code_scrolls_out_of_sight():

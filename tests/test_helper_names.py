@@ -1,7 +1,7 @@
-"""The helper modules of the tests keep their names for themselves.
+"""Helper modules of the tests: their names differ from those of folders at the top of the checkout.
 
-A process that a test starts may look for modules in the checkout first; a folder there, made by a run, would be taken
-for a module of its name.
+A process that a test starts may have the checkout first on its path. A folder there, written by a run, would be
+imported as a namespace package in place of a helper module of that name.
 """
 
 import re
@@ -11,12 +11,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = [ROOT / "README.md", ROOT / "Makefile", *(ROOT / "docs").rglob("*.md"), *(ROOT / "recipes").rglob("*.py")]
-PATH = re.compile(r"(?<![\w./-])(\w[\w-]*)/")  # runs/owt: its first part
+PATH = re.compile(r"(?<![\w./-])(\w[\w-]*)/")  # the first part of runs/owt
 OPTION = re.compile(r"--[\w.-]*(?:out|folder)[= ]([\w-]+)")  # --out runs
 
 
 def modules():
-    """Every module at the root of a folder of tests, and every package there."""
+    """Names of the helper modules and packages in the folders of the tests and of the documentation."""
     for path in [*(ROOT / "tests").rglob("*.py"), *(ROOT / "docs").glob("*.py")]:
         if (path.parent / "__init__.py").exists():
             path = path.parent
@@ -25,7 +25,7 @@ def modules():
 
 
 def written(text):
-    """Folders that commands and defaults may write to: the first part of every path, and more."""
+    """Folders that commands and defaults may write to: first parts of paths, and values of options such as --out."""
     return {*PATH.findall(text), *OPTION.findall(text)}
 
 

@@ -1,4 +1,4 @@
-"""Notebooks of the tutorials: their cells are the blocks of the pages, and each runs as a whole."""
+"""Notebooks of the tutorials: cells equal the blocks of the pages, and every notebook runs from start to end."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ each_page = pytest.mark.parametrize("page", pages.notebooks(), ids=lambda page: 
 
 
 def blocks(page):
-    """Language and content of every block of a page that runs, what is printed below it, and whether that varies."""
+    """Language and content of every executed block of a page, its output, and whether that varies between machines."""
     found = []
     text = page.read_text()
     for block in re.finditer(r"^```(python|bash|text)\n(.*?)\n```$", text, re.M | re.S):
@@ -76,4 +76,5 @@ def test_a_notebook_runs_and_prints_the_output_of_its_page(page, tmp_path, monke
         if expected:
             pages.check(f"cell {number}", expected, printed["stdout"], varies)
         warned = [line for line in printed["stderr"].splitlines() if "Warning: " in line]
-        assert kind == "bash" or not [line for line in warned if "IProgress" not in line]  # of tqdm without ipywidgets
+        # tqdm warns that IProgress is missing if ipywidgets is not installed
+        assert kind == "bash" or not [line for line in warned if "IProgress" not in line]

@@ -1,4 +1,4 @@
-"""A package from outside, ``plugin_example``, gets the bound, sampling and verification without a line in ddlib."""
+"""Plug-in package ``plugin_example``: the bound, sampling and verification work without changes in ddlib."""
 
 import copy
 import doctest
@@ -69,7 +69,7 @@ def every_pair(process, t):
 
 
 def agree(outcomes, probs):
-    """Chi-square of draws against probabilities; a false alarm once in 10^5."""
+    """Compare draws with probabilities by a chi-square test with false alarm rate 10^-5."""
     counts = torch.bincount(outcomes.flatten(), minlength=probs.numel()).double()
     possible = probs.flatten() > 0
     if possible.sum() == 1 or counts[~possible].sum() > 0:
@@ -115,7 +115,7 @@ def test_closed_form_is_the_generic_bound_for_every_word_and_state(process, t, d
         closed = dd.nelbo(process, logits, x, z, t, "auto", parameterization)
         generic = dd.nelbo(process, logits, x, z, t, "generic", parameterization)
         assert (closed >= 0).all()
-        # the generic sum cancels terms as large as the reverse rates
+        # terms of the generic sum are as large as the reverse rates and cancel, which costs precision
         p = dd.cavity_logits(process, logits, z, t, parameterization).softmax(-1)
         scale = 1 + process.reverse_rate(p, z, t).sum(-1) + process.reverse_rate(words, z, t).sum(-1)
         assert ((closed - generic).abs() <= 1e-10 * scale + 1e-8 * closed).all()
@@ -207,7 +207,7 @@ def test_restart_keeps_prompts_and_they_condition_the_rest(name):
         generator=torch.Generator().manual_seed(2),
     )  # fmt: skip
     assert (tokens[:, 0] == 1).all() and (tokens < 4).all()
-    if name in ("ragged", "hdlm-xi"):  # elsewhere a word may be noise, so the oracle gives the prompt less weight
+    if name in ("ragged", "hdlm-xi"):  # otherwise a prompt token may be noise: the oracle gives it less weight
         assert agree(tokens[:, 1], probs[1] / probs[1].sum())
 
 
@@ -258,7 +258,7 @@ def test_a_process_keeps_its_precision_when_it_is_moved():
     assert all(buffer.device.type == "meta" for buffer in moved.to("meta").buffers())
 
 
-@pytest.mark.nightly  # minutes: 20,331 states are checked as given
+@pytest.mark.nightly  # takes minutes: some checks of dd.verify use all 20,331 states
 def test_a_large_process_shrinks_to_a_small_one_of_its_kind():
     counts = torch.arange(20_000, 0, -1)
     large = Ragged(Bands(counts, 300, xi=0.9, speed=[2.0, 1.0]), range(100, 130), LogOdds(), speed=0.5)

@@ -17,7 +17,7 @@ PACKAGES = [
     "tests",
 ]
 SHARE = 0.03
-"""Share of the docstrings of a package that may have an idiom; likewise of titles of classes and functions."""
+"""Allowed share of docstrings of a package with an idiom, and of titles of classes and functions that are clauses."""
 CLAUSE = re.compile(
     r"(What|Where|How|Whether|Who|Whose|Whom|Which|When|Why|That|Those|Of|Whoever|Whatever|Wherever|Whichever"
     r"|From (where|what|which)|(By|In|At|To|On|For) (what|which|whom|how))\b"
@@ -28,14 +28,14 @@ IDIOM = re.compile(
     r"|(has|have|having) a say|of (its|their) own|held to|laws?|clocks?|leaf|rooms?)\b",
     re.IGNORECASE,
 )
-"""Idioms that stand for a term of the field. ``word`` and ``text`` are missing: natural language has both."""
+"""Idioms used in place of a term of the field. ``word`` and ``text`` are allowed: natural language has both."""
 PERSON = re.compile(
     r"\b(thinks?|thought|opinion|takes? (it|them) back|goes on|no way|wants?|gives? up|nevertheless|the like)\b",
     re.IGNORECASE,
 )
-"""Further idioms that messages avoid: an object has no opinion and takes nothing back."""
+"""Further idioms that messages must not have: they ascribe opinions and intentions to objects."""
 CLAIMS = ("verification", "claims")
-"""Package whose modules are called like those that they verify."""
+"""Folder whose modules may have the names of the modules that they verify."""
 TITLE = re.compile(
     r"(test|_)_?(who|whoever|nobody|somebody|everybody|anybody|says?|said|tells?|told|ask(s|ed)?|knows?|knew"
     r"|hears?|heard|laws?|clocks?|rooms|strangers?)(_|$)|^test_(what|whatever)_"
@@ -44,7 +44,7 @@ TITLE = re.compile(
 
 
 def definitions(path: Path) -> Iterator[ast.AST]:
-    """Yield the module of a file and all statements in it; expressions, most of the nodes, define nothing."""
+    """Yield the module of a file and all statements in it, without expressions, which define nothing."""
     nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
     while nodes:
         yield (node := nodes.pop())
@@ -84,7 +84,7 @@ def test_docstrings_use_the_terms_of_the_field(package):
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of the strings of a file with four or more words that are no docstrings."""
+    """Yield (line, text) of the strings of a file that have four or more words and are not docstrings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     apart = set()
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""The README is short, every docstring example runs as written, what is declared is registered."""
+"""Length and links of the README, examples in docstrings, and agreement of entry points with public classes."""
 
 import doctest
 import importlib
@@ -16,7 +16,7 @@ import ddlib
 ROOT = Path(__file__).parent.parent
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
 MODULES = [m.name for m in pkgutil.walk_packages(ddlib.__path__, "ddlib.") if not m.name.endswith("__main__")]
-LONG = [f"ddlib.integrations.{name}" for name in ("lightning", "lightning_data", "transformers")]  # to import
+LONG = [f"ddlib.integrations.{name}" for name in ("lightning", "lightning_data", "transformers")]  # slow to import
 
 
 def test_readme_is_short_and_has_an_example_of_at_most_twenty_lines_and_the_two_commands():
@@ -30,7 +30,7 @@ def test_readme_is_short_and_has_an_example_of_at_most_twenty_lines_and_the_two_
 
 
 def anchors(page):
-    """The anchors of a page's headings, as GitHub and myst make them."""
+    """Anchors of the headings of a page, as GitHub and MyST generate them."""
     titles = re.findall(r"^#+ (.*)", page.read_text(), re.M)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 

@@ -1,4 +1,4 @@
-"""docs/samplers.md: its table has every sampler and every process, and is what the command writes."""
+"""Table of docs/samplers.md: it has every sampler and every process, and equals the output of the command."""
 
 import re
 import sys

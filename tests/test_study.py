@@ -1,4 +1,4 @@
-"""Studies: the whole path to a page at tiny sizes, their parts, and pages that show what is stored."""
+"""Studies: complete runs at tiny sizes, parts of studies, and agreement of pages with stored results."""
 
 import importlib
 import json
@@ -23,7 +23,7 @@ EDGES = study.EDGES_64
 
 
 def times():
-    """The time of the last change of every file that no study may write unasked."""
+    """Modification times of the files that a study may write only if its arguments name them."""
     return {path: path.stat().st_mtime_ns for folder in FOLDERS for path in folder.rglob("*") if path.is_file()}
 
 
@@ -74,11 +74,11 @@ CHECKS = {"study": budgets, "blocks": sizes, "signal": ways, "frontier": judged,
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """One folder for all studies: those of the corpus share its preparation."""
+    """Folder of all studies; the studies of the corpus share the prepared corpus."""
     return tmp_path_factory.mktemp("smoke")
 
 
-EACH_COMMIT = ("structure", "blocks")  # with pictures, with text; the others run each night
+EACH_COMMIT = ("structure", "blocks")  # one with pictures and one with text; the others are nightly
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ PAGES |= {"first_results": results_page.PAGE, "loops": loops.PAGE}
 def test_a_page_shows_the_stored_results(name):
     stored = ROOT / "benchmarks" / "results" / f"{name}.json"
     page = (ROOT / "docs" / f"{PAGES[name].name}.md").read_text()
-    if not stored.exists():  # its runs are not finished
+    if not stored.exists():  # the runs of the study are not finished
         begin, end = PAGES[name].marks
         assert "|" not in re.search(f"{begin}\n(.*?){end}", page, re.S)[1]
         return
@@ -160,7 +160,7 @@ def test_results_of_a_search_are_not_trained_again(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("way", signal.WAYS)
 def test_every_way_has_the_mean_of_the_bound(way):
-    """For a network that loses two nats at a mask: two nats per token."""
+    """Average the weighted loss of a network with 2 nats at every mask: the mean must be 2 nats per token."""
     process, x = dd.presets.mdlm(5), torch.zeros(4096, LENGTH, dtype=torch.int64)
     batch = Batch(x=x, mask=torch.ones_like(x, dtype=torch.bool), index=torch.arange(len(x)))
     z, t, weight = signal.noised(process, batch, signal.WAYS[way], 0.2)
@@ -169,7 +169,7 @@ def test_every_way_has_the_mean_of_the_bound(way):
 
 
 def test_runs_of_another_machine_stay_and_compare(tmp_path, monkeypatch):
-    """Four runs: only a part of the last is here; the file holds the first three."""
+    """Evaluate four runs: three have results in the file, the last has only begun here."""
     work, out = tmp_path / "work", tmp_path / "result.json"
     tiny = blocks.Blocks(TINY, sizes=(LENGTH, 4), seeds=(0,))
     keys = [("MDLM", LENGTH, 0), (EDGES, LENGTH, 0), ("MDLM", 4, 0)]
@@ -187,7 +187,7 @@ def test_runs_of_another_machine_stay_and_compare(tmp_path, monkeypatch):
     assert trained == [f"blocks-4-{EDGES}-2M-0".replace(", ", "-").replace(" ", "_")]
     *_, last = tiny.runs(work)
     assert last[3].order().block == 4 and next(tiny.runs(work))[3].order().block is None
-    (last[3].output.folder / "weights").mkdir(parents=True)  # as of a run on its way
+    (last[3].output.folder / "weights").mkdir(parents=True)  # as in the folder of an unfinished run
     tiny.evaluate(Namespace(work=work, out=out))
     whole, edges, four = json.loads(out.read_text())["runs"]
     assert [run["less_whole_text"]["value"] for run in (whole, edges, four)] == [0, 0, pytest.approx(2 / 6)]

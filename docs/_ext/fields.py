@@ -1,10 +1,10 @@
-"""The fields of a dataclass with the docstrings below them, as they are called on the command line.
+"""Directive that lists the fields of a dataclass, named as on the command line, with their docstrings.
 
     ```{fields} recipes.config.Optimizer
     :prefix: optimizer
     ```
 
-autodoc cannot: napoleon takes what stands before a colon in such a docstring for a type.
+autodoc is not used because napoleon parses the text before a colon in the docstring of a field as its type.
 """
 
 import re
@@ -21,7 +21,7 @@ from sphinx.util.typing import stringify_annotation
 
 
 class Fields(SphinxDirective):
-    """A list of names, types, defaults and docstrings; a field that is a dataclass itself is left out."""
+    """Definition list of names, types, defaults and docstrings, without fields whose type is a dataclass."""
 
     required_arguments = 1
     option_spec: ClassVar = {"prefix": str, "leave-out": str.split}
@@ -60,7 +60,7 @@ def _inline(text: str) -> Iterator[nodes.Node]:
 
 
 def _keep_colon(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Put a line without a colon first: napoleon takes what stands before a colon for the type of an attribute."""
+    """Prepend a line without a colon, since napoleon parses the text before a colon as the type of an attribute."""
     if what in ("attribute", "data", "property") and lines:
         lines.insert(0, "\\ ")  # which renders as nothing
 

@@ -1,8 +1,8 @@
-"""Pages as Jupyter notebooks, beside the built page: ``notebooks`` in conf.py lists them.
+"""Sphinx extension that converts the pages listed under ``notebooks`` in conf.py to Jupyter notebooks.
 
-Every block of Python becomes a code cell, every block of bash that runs a cell with ``%%bash -e``, which ends at the
-first command that fails. The text that a page shows below a block is the output of its cell. Pictures that the code
-writes are shown by a cell.
+Every block of Python becomes a code cell. Every block of bash that is marked by ``% runs`` becomes a cell with
+``%%bash -e``, which stops at the first command that fails. The output that a page shows below a block becomes the
+output of the cell. Each picture becomes a code cell that displays the file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jupytext
 from nbformat import NotebookNode, v4
 
-if TYPE_CHECKING:  # the tests read pages without it
+if TYPE_CHECKING:  # the tests import this module and do not need Sphinx
     from sphinx.application import Sphinx
 
 PICTURE = re.compile(r"^!\[[^\]]*\]\(\.\./images/tutorials/([\w.-]+)\)$", re.M)
@@ -24,7 +24,7 @@ SHOWN = 'from IPython.display import Image\n\nImage("{}")'
 
 
 def notebook(page: Path) -> NotebookNode:
-    """The notebook of a page."""
+    """Convert a page to a notebook."""
     text = PICTURE.sub(lambda found: f"```python\n{SHOWN.format(found[1])}\n```", page.read_text(encoding="utf-8"))
     text = re.sub(r"^% (?:runs|varies)\n+", "", text, flags=re.M)
     text = "".join(
@@ -34,7 +34,7 @@ def notebook(page: Path) -> NotebookNode:
     found = jupytext.reads(HEADER + text, "md")
     cells: list[NotebookNode] = []
     for number, cell in enumerate(found.cells):
-        cell["id"] = f"cell-{number}"  # jupytext draws them at random
+        cell["id"] = f"cell-{number}"  # jupytext draws random ids, which would change at every build
         cell.source = re.sub(r"^%%bash\n", "%%bash -e\n", cell.source)
         printed = re.match(r"```text\n(.*?)```\n*", cell.source, re.S)
         if printed and cells and cells[-1].cell_type == "code":
@@ -52,7 +52,7 @@ def notebook(page: Path) -> NotebookNode:
 
 
 def _plain(prose: str) -> str:
-    """Prose without links to pages and roles of Sphinx, which a notebook elsewhere cannot follow."""
+    """Replace links to pages and roles of Sphinx by their text: they do not work in a notebook."""
     prose = re.sub(r"\{\w+\}`~(?:\w+\.)*(\w+)`", r"`\1`", prose)
     prose = re.sub(r"\[\]\((?!http)([^)]*)\)", r"`\1`", prose)
     return re.sub(r"(?<!!)\[([^\]]+)\]\((?!http)[^)]*\)", r"\1", prose)

@@ -1,4 +1,4 @@
-"""Sphinx extension: TeX to MathML at build time, by docutils' own converter. Pages load nothing from a network."""
+"""Sphinx extension that converts TeX to MathML at build time with docutils, so that pages need no network."""
 
 import re
 from html import escape
@@ -12,7 +12,7 @@ from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
 
-# What docutils does not know, or sets as an upright apostrophe.
+# TeX that docutils does not support, or renders wrongly: it sets a prime as an upright apostrophe.
 ALIASES = [(r"\\dots\b", r"\\ldots"), (r"'+", lambda quotes: "^{" + r"\prime" * len(quotes[0]) + "}")]
 
 
@@ -34,7 +34,7 @@ def visit_math(self: Any, node: nodes.math) -> None:
 
 
 def visit_math_block(self: Any, node: nodes.math_block) -> None:
-    self.body.append('<div class="math">')  # the theme's wrapper around it carries the anchor
+    self.body.append('<div class="math">')  # the theme wraps it in an element that has the anchor
     if node["number"]:
         self.body.append(f'<span class="eqno">({node["number"]})')
         self.add_permalink_ref(node, "Permalink to this equation")

@@ -1,12 +1,12 @@
-"""A pytest plugin for mutation testing: one thread, fewer examples per property, a spread of tests first.
+"""Pytest plugin for mutation testing: fewer examples per property, and an order that runs different tests first.
 
-Most mutants die within milliseconds, of a refusal or a wrong shape, so cheap tests come first and the cases of one test
-function are spread out. Environment:
+Most mutants fail a cheap test within milliseconds, by an error or a wrong shape. Therefore cheap tests run first, and
+the cases of a test function do not run in succession. Environment variables:
 
 DDLIB_MUTATION_EXAMPLES    examples per property, or "all" for the number of each test
 DDLIB_MUTATION_CASES       cases per parametrised test outside of DISTINCT, or "all"
-DDLIB_MUTATION_LONGEST     seconds a test may have taken when it was timed, or "all"
-DDLIB_MUTATION_SHAPECHECK  "1" for the shape checks of every call, off otherwise: they double the time
+DDLIB_MUTATION_LONGEST     longest measured time of a test in seconds, or "all"
+DDLIB_MUTATION_SHAPECHECK  "1" turns on shape checks at every call, which double the time
 """
 
 import gc
@@ -22,11 +22,11 @@ import hypothesis
 
 STATS = Path("mutmut-stats.json")
 DISTINCT = {"test_bad_input.py", "test_contracts.py", "test_draws.py"}
-PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate)  # a mutant needs no smallest counterexample
+PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate)  # no shrinking: any counterexample is enough
 
 
 def pytest_sessionstart(session):
-    gc.freeze()  # what a worker inherits is not garbage, and pytest collects five times at the end
+    gc.freeze()  # workers inherit these objects; pytest runs the garbage collector five times at the end
 
 
 def limit(name, default):
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(config, items):
     rank, seen = {}, Counter()
     for item in items:
         function = getattr(item, "function", None)
-        # a case for each of the processes of zoo.py finds other mutants than the case before
+        # cases for different processes of zoo.py detect different mutants
         own = item.path.name in DISTINCT or "process" in getattr(getattr(item, "callspec", None), "params", {})
         rank[item] = 0 if own else seen[function]
         seen[function] += 1

@@ -1,4 +1,4 @@
-"""``import ddlib`` loads nothing that its everyday use does not need. How long it takes is for ``make wheel``."""
+"""Modules that ``import ddlib`` loads. ``make wheel`` checks the time of the import."""
 
 import json
 import os
@@ -23,13 +23,13 @@ HEAVY = {
 
 
 TRAINING = {"sklearn", "scipy.stats", "torch.distributed.checkpoint", "torch.distributed.fsdp", "recipes.engine.loop"}
-"""Modules with slow imports that only training, clusters and metrics of molecules need."""
+"""Modules with slow imports that only training, clustering and metrics of molecules use."""
 
 
 def loaded(module):
-    """Names of all modules that the import of a module loads."""
+    """Names of the modules that are loaded after the import of a module in a new process."""
     code = f"import {module}, json, sys; print(json.dumps(sorted(sys.modules)))"
-    env = os.environ | {"DDLIB_SHAPECHECK": "0"}  # which the tests turn on, and which reads every file
+    env = os.environ | {"DDLIB_SHAPECHECK": "0"}  # the tests set it to 1, which recompiles every module of ddlib
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
     return set(json.loads(done.stdout))
 

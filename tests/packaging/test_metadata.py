@@ -11,7 +11,7 @@ import ddlib
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-TOOLS = {"dev", "docs"}  # whose exact versions constraints/cpu.txt holds
+TOOLS = {"dev", "docs"}  # extras of tools, whose exact versions are in constraints/cpu.txt
 
 
 def test_the_version_is_one():
@@ -45,6 +45,6 @@ def test_the_tools_are_one_list():
 def test_no_entry_point_leads_out_of_the_wheel():
     for group, points in PROJECT["entry-points"].items():
         for name, target in points.items():
-            # sources and metrics are in the recipes, and hidden where these are not installed (ddlib.plugins.registry)
+            # ddlib.plugins.registry hides sources and metrics if the recipes are not installed
             packages = ("ddlib", "ddlib_models", *(("recipes",) if group in ("ddlib.sources", "ddlib.metrics") else ()))
             assert target.split(":")[0].split(".")[0] in packages, (group, name)

@@ -1,4 +1,4 @@
-"""``python -m ddlib recipes FOLDER``: the recipes as files of one's own."""
+"""Command ``python -m ddlib recipes FOLDER``, which copies the recipes into a folder of the user."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ def test_a_place_that_cannot_be_one_is_named(tmp_path, capsys):
 
 
 def test_a_wheel_has_them_inside_and_comes_first(tmp_path, monkeypatch):
-    """As the wheel has them: in ``ddlib/_data``. Beside it may be another package of that name."""
+    """Copy from ``ddlib/_data``, the place in a wheel, not from a package named recipes in site-packages."""
     inside, beside = tmp_path / "ddlib" / "_data" / "recipes", tmp_path / "recipes"
     for folder, text in ((inside, "ours"), (beside, "theirs")):
         folder.mkdir(parents=True)

@@ -1,13 +1,13 @@
-"""Installation by pip, tested as users meet it: ``make wheel``, ``make lowest``.
+"""Build the sdist and the wheel and test their installation: ``make wheel``, ``make lowest``.
 
     python tests/packaging/wheel.py [--lowest] [--pythons 3.11 3.12 3.13]
 
-Builds sdist and wheel, and holds the wheel that the sdist builds to the one of the tree. Then, on each Python, in an
-empty environment and outside of the checkout: import, ``python -m ddlib``, tutorial 1 as it is written, the recipes
-laid down; in the end, when nothing else is at work, the time of the import. On the last Python a recipe runs: the tests
-of the checkout run on the first.
-``--lowest`` installs the lowest versions that pyproject.toml allows, otherwise they are those of constraints/cpu.txt.
-Needs uv. A missing Python is left out, and the output names it. What passed lies in dist/.
+The wheel that is built from the sdist must equal the wheel that is built from the tree. For each Python, the wheel is
+installed into an empty environment outside the checkout. There the command imports ddlib, runs ``python -m ddlib`` and
+the examples of tutorial 1, and copies the recipes. It measures the time of the import at the end, when no other job
+runs. It runs a recipe on the last Python only, since the tests of the checkout run recipes on the first.
+``--lowest`` installs the lowest versions that pyproject.toml allows; the default is those of constraints/cpu.txt.
+Requires uv. A missing Python is skipped with a message. The files are copied into dist/ if all checks pass.
 """
 
 import argparse
@@ -27,19 +27,19 @@ PYTHONS = ("3.11", "3.12", "3.13")
 OURS = {"ddlib", "ddlib_models"}
 HEAVY = "scipy matplotlib transformers sklearn pandas datasets sympy"
 SECONDS, SHARE = 2.5, 2.0
-"""``import ddlib`` takes at most so long; on a slower or busier machine so many times as long as ``import torch``. Both
-of the processor's time, which what else the machine does lengthens less."""
+"""Limits of ``import ddlib`` in CPU time: so many seconds or, on a slow or busy machine, so many times the time of
+``import torch``. CPU time depends less than wall time on other processes."""
 ROOM = 10
-"""GB. Only for Python 3.11 a machine like CI's has a torch without CUDA; one with it has several."""
+"""Required free disk space in GB: CI has torch without CUDA for Python 3.11 only, and torch with CUDA takes several."""
 HIDDEN = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
-"""No user has these: where other code is, and that what pip compiles once is compiled at every start."""
+"""Variables to remove: they add other packages to the path, or make Python compile all files at every start."""
 
 
 def call(*words: str | Path, folder: Path, **environment: str) -> str:
-    """Output of a command; on failure all of it is shown.
+    """Run a command and return its output.
 
     Raises:
-        RuntimeError: it fails.
+        RuntimeError: the command fails; the message has its whole output.
     """
     env = {name: value for name, value in os.environ.items() if name not in HIDDEN}
     done = subprocess.run(
@@ -51,7 +51,7 @@ def call(*words: str | Path, folder: Path, **environment: str) -> str:
 
 
 def uv(*words: str | Path, folder: Path = ROOT) -> str:
-    """Settings of uv, which does not read those of pip: it takes the wheels of pip's settings too."""
+    """Run uv with the ``find-links`` of pip's environment variables, which uv does not read."""
     completed = subprocess.run(
         [sys.executable, "-m", "pip", "config", "get", ":env:.find-links"], capture_output=True, text=True, check=False
     )
@@ -60,19 +60,23 @@ def uv(*words: str | Path, folder: Path = ROOT) -> str:
 
 
 def contents(wheel: Path) -> dict[str, bytes]:
-    """Every file of a wheel, without the list of the others."""
+    """Contents of the files of a wheel by name, without RECORD, the list of files."""
     with zipfile.ZipFile(wheel) as file:
         return {name: file.read(name) for name in file.namelist() if not name.endswith("/RECORD")}
 
 
 def build(out: Path) -> Path:
-    """The wheel of the sdist, which is the tree's too and has ddlib's names only."""
+    """Build the wheel from the sdist and check its contents.
+
+    Raises:
+        RuntimeError: it differs from the wheel of the tree, lacks a file, or has a package that is not of ddlib.
+    """
     uv("build", "--quiet", "--out-dir", out)
     uv("build", "--quiet", "--wheel", "--out-dir", out / "tree")
     (wheel,), (straight,) = out.glob("*.whl"), (out / "tree").glob("*.whl")
     here, there = contents(wheel), contents(straight)
     if differ := sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name)):
-        raise RuntimeError(f"the sdist builds another wheel than the tree, in {differ}")
+        raise RuntimeError(f"the wheels built from the sdist and from the tree differ in {differ}")
     if strange := {name.partition("/")[0] for name in here} - OURS - {f"{wheel.name.partition('-py3')[0]}.dist-info"}:
         raise RuntimeError(f"the wheel puts {sorted(strange)} into site-packages")
     for name in subprocess.run(
@@ -86,9 +90,12 @@ def build(out: Path) -> Path:
 
 
 def interpreter(version: str, out: Path) -> Path | None:
-    """A Python of this version, on the path or of pyenv; None with a message if none starts or the disk is full."""
+    """Find a Python of this version on the path or in pyenv; print a message and return None if there is none.
+
+    Also None if the disk has less than ``ROOM`` GB free.
+    """
     if (free := shutil.disk_usage(out).free >> 30) < ROOM:
-        print(f"Python {version}: SKIPPED, {free} GB are free, must be {ROOM}")
+        print(f"Python {version}: SKIPPED, {free} GB of disk space are free, {ROOM} GB are required")
         return None
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     found = [Path(path) for path in [shutil.which(f"python{version}")] if path]
@@ -97,12 +104,12 @@ def interpreter(version: str, out: Path) -> Path | None:
         completed = subprocess.run([path, "-c", version_code], capture_output=True, text=True, check=False)
         if completed.returncode == 0 and completed.stdout.strip() == version:
             return path
-    print(f"Python {version}: SKIPPED, there is none on this machine")
+    print(f"Python {version}: SKIPPED, not found on this machine")
     return None
 
 
 def environment(wheel: Path, python: Path, folder: Path, lowest: bool) -> Path:
-    """An empty environment in which nothing is installed but the wheel and what it needs; its Python."""
+    """Make an environment with only the wheel and its dependencies, and return its interpreter."""
     uv("venv", "--quiet", "--python", python, folder / "env")
     install(folder / "env" / "bin" / "python", wheel, "", lowest)
     return folder / "env" / "bin" / "python"
@@ -114,7 +121,7 @@ def install(python: Path, wheel: Path, extras: str, lowest: bool) -> None:
 
 
 def constraints(folder: Path) -> Path:
-    """The tested versions but triton's, of which a torch with CUDA demands its own."""
+    """Write constraints/cpu.txt without triton: torch with CUDA requires another version of it."""
     lines = (ROOT / "constraints" / "cpu.txt").read_text(encoding="utf-8").splitlines()
     path = folder / "constraints.txt"
     path.write_text("\n".join(line for line in lines if not line.startswith("triton==")), encoding="utf-8")
@@ -122,7 +129,7 @@ def constraints(folder: Path) -> Path:
 
 
 def imports(python: Path, folder: Path) -> str:
-    """``import ddlib`` is the wheel's and loads nothing heavy."""
+    """Check that ``import ddlib`` imports the wheel and loads none of the packages in ``HEAVY``."""
     where = f"import ddlib, ddlib_models, sys; print(ddlib.__file__, *set('{HEAVY}'.split()) & set(sys.modules))"
     place, *heavy = call(python, "-c", where, folder=folder).split()
     if not Path(place).is_relative_to(folder):
@@ -133,7 +140,7 @@ def imports(python: Path, folder: Path) -> str:
 
 
 def quick(python: Path, folder: Path) -> str:
-    """``import ddlib`` takes little time, the best of three, where nothing else of ours is at work."""
+    """Check the CPU time of ``import ddlib``, the best of three; no other job of this command may run."""
     script = "import os, {}; print(sum(os.times()[:2]))"
     best = {
         name: min(float(call(python, "-c", script.format(name), folder=folder)) for _ in range(3))
@@ -145,17 +152,17 @@ def quick(python: Path, folder: Path) -> str:
 
 
 def command(python: Path, folder: Path) -> str:
-    """``python -m ddlib`` lists everything that is registered, and none of it is broken."""
+    """Check that ``python -m ddlib`` lists the registered classes and can import all of them."""
     table = call(python, "-m", "ddlib", folder=folder)
     if "broken" in table or "hierarchical" not in table:
         raise RuntimeError(f"python -m ddlib prints:\n{table}")
-    # sympy writes it for torch, which it has not always done
+    # sympy before 1.14 cannot print this expression for torch
     call(python, "-c", "import ddlib as dd; dd.schedules.Symbolic('(1 - t)**2 * exp(-t)')", folder=folder)
     return f"python -m ddlib: {len(table.splitlines())} lines"
 
 
 def tutorial(python: Path, wheel: Path, folder: Path, lowest: bool) -> str:
-    """Tutorial 1 as it is written, far from the checkout."""
+    """Run the examples of tutorial 1 outside the checkout."""
     install(python, wheel, "[plot]", lowest)
     uv("pip", "install", "--quiet", "--python", python, "--constraint", constraints(wheel.parent), "sybil")
     (folder / "docs" / "tutorials").mkdir(parents=True)
@@ -167,7 +174,7 @@ def tutorial(python: Path, wheel: Path, folder: Path, lowest: bool) -> str:
 
 
 def recipes(python: Path, folder: Path) -> str:
-    """The recipes are laid down once, and are no package of the environment."""
+    """Check that the recipes are copied, never overwritten, and not importable from the environment."""
     call(python, "-m", "ddlib", "recipes", "mine", folder=folder)
     try:
         call(python, "-m", "ddlib", "recipes", "mine", folder=folder)
@@ -183,9 +190,9 @@ def recipes(python: Path, folder: Path) -> str:
 
 
 def smoke(python: Path, wheel: Path, folder: Path, lowest: bool) -> str:
-    """A recipe goes the whole way from where it was laid."""
+    """Train with a copied recipe and generate from the run."""
     install(python, wheel, "[recipes]", lowest)
-    # both read the blocks of the network, which isinstance does not find from Python 3.12 on
+    # the last two flags look for blocks of the network, which isinstance does not find from Python 3.12 on
     flags = ("--smoke", "--steps", "2", "--optimizer.muon", "--hardware.recompute")
     call(python, "-m", "recipes.owt", "mdlm", *flags, folder=folder / "mine", OMP_NUM_THREADS="1")
     console = python.parent / "ddlib"
@@ -195,7 +202,7 @@ def smoke(python: Path, wheel: Path, folder: Path, lowest: bool) -> str:
 
 
 def tried(wheel: Path, version: str, python: Path, folder: Path, lowest: bool, whole: bool) -> str:
-    """Everything on one Python; what was found."""
+    """Run all checks on one Python and return a report."""
     begun, folder = time.perf_counter(), folder / version
     folder.mkdir()
     python = environment(wheel, python, folder, lowest)

@@ -1,4 +1,4 @@
-"""Renew the snapshots: ``python -m tests.snapshots`` for all of them, or the names of some, such as ``flags draws``."""
+"""Renew the snapshots: ``python -m tests.snapshots [NAME ...]``, such as ``flags draws``; without names, all."""
 
 import os
 import sys

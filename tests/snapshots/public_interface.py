@@ -1,6 +1,6 @@
 """Public interface of the three packages as plain values: names, signatures, entry points, YAML keys, flags.
 
-Each function of ``SUBJECTS`` returns one subject; ``NAME.json`` beside this file holds it as it was recorded.
+Each function of ``SUBJECTS`` returns one subject; ``NAME.json`` in this folder has its recorded values.
 """
 
 import argparse
@@ -49,18 +49,18 @@ def path_of(name):
 
 
 def as_text(values):
-    """One value a line, so that a renewed file has a readable diff."""
+    """Format values as JSON with one value per line, so that a renewed file has a readable diff."""
     return json.dumps(values, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def namespaces():
-    """Public modules by the name that users write."""
+    """Public modules by the names under which users import them."""
     found = {"dd": dd} | {f"dd.{name}": m for name in dd.__all__ if inspect.ismodule(m := getattr(dd, name))}
     return found | {name: importlib.import_module(name) for name in EXTRA}
 
 
 def names_of(module):
-    """``__all__``, or the classes and functions that the module defines."""
+    """Names in ``__all__``, or of the public classes and functions that the module defines."""
     own = (n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", None) == module.__name__)
     return sorted(getattr(module, "__all__", None) or [name for name in own if not name.startswith("_")])
 
@@ -115,7 +115,7 @@ def signatures():
 
 
 def declared():
-    """Entry points of pyproject.toml: what they point to, by group and name."""
+    """Targets of the entry points in pyproject.toml, by group and name."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
 
 
@@ -130,18 +130,18 @@ def flat(values, place=""):
 
 
 def variants():
-    """Published recipes by the command that trains them."""
+    """Recipes of the papers by the command that trains them."""
     return {f"{m.__name__} {name}": recipe for m in (owt, lm1b) for name, (_, recipe) in m.recipes().items()}
 
 
 def shared(place, values):
-    """The values with what all of them hold listed once, under ``place``."""
+    """Move the items that all values have in common to one list under ``place``."""
     every = set.intersection(*map(set, values.values()))
     return {place: sorted(every)} | {name: sorted(set(value) - every) for name, value in values.items()}
 
 
 def yaml_keys():
-    """Keys of the published recipes, and the keys of every kind of part."""
+    """Keys of the recipes of the papers, and keys of every registered class."""
     found = shared("recipes", {n: list(flat(yaml.safe_load(recipe_yaml(r)))) for n, r in variants().items()})
     for group, points in declared().items():
         kind = group.removeprefix("ddlib.")
@@ -152,7 +152,7 @@ def yaml_keys():
 
 
 def flags(main, *words):
-    """Options that a command adds to its parsers, and those that its help lists."""
+    """Options that a command adds to its parsers, and options in its help."""
     options, add = set(), argparse.ArgumentParser.add_argument
 
     def recorded(self, *names, **options_of_it):
@@ -166,7 +166,7 @@ def flags(main, *words):
         contextlib.suppress(SystemExit),
     ):
         main([*words])
-    # boxes of help stand side by side, in columns that change with their heights
+    # help prints boxes side by side, in columns that depend on the heights of the boxes
     starts = [cell for cell in re.split(r"\n|│| {2,}", out.getvalue()) if cell.startswith("-")]
     return sorted(options.union(*(re.findall(r"(?<![\w-])--[a-z][\w.-]*", start) for start in starts)))
 
@@ -186,7 +186,8 @@ def command_flags():
     found["recipes.train"] = flags(train.main, str(HERE.parent / "recipes" / "old" / "owt-hdlm.yaml"), "--help-all")
     main = importlib.import_module("ddlib.__main__").main
     found |= {f"ddlib {command}": flags(main, command, "--help") for command in ("show", "verify", "recipes")}
-    tree = ast.parse((ROOT / "recipes" / "harness.py").read_text())  # lm_eval imports for seconds
+    # parsed, not imported: the import of lm_eval takes seconds
+    tree = ast.parse((ROOT / "recipes" / "harness.py").read_text())
     (adapter,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "DiffusionLM")
     (made,) = (n for n in adapter.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
     return found | {"recipes.harness --model_args": [a.arg for a in (*made.args.args, *made.args.kwonlyargs)][1:]}

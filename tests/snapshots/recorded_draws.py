@@ -1,8 +1,8 @@
-"""Recorded draws and losses: every registered sampler and corrector on every process that it serves, at fixed seeds.
+"""Recorded draws and losses of every registered sampler and corrector on the processes below, at fixed seeds.
 
-Integers are recorded as they are and compared exactly: they come from float64 probabilities and the CPU generator of
-PyTorch, which is the same on all processors. Floats are computed in float64 and compared to 1e-12: processors differ in
-the last bits of ``exp`` and ``log`` and in the order of their sums, and a change of the mathematics is larger.
+Integers are compared exactly: they are drawn from float64 probabilities with the CPU generator of PyTorch, which is the
+same on all processors. Floats are computed in float64 and compared to a tolerance of 1e-12: processors differ in the
+last bits of ``exp`` and ``log`` and in the order of sums, and a change of the mathematics causes larger differences.
 """
 
 import functools
@@ -26,7 +26,7 @@ PARENTS = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
 
 @functools.cache
 def processes():
-    """One of each kind; the samplers' branches depend on levels, on masks and on xi < 1."""
+    """Processes that cover the branches of the samplers, which depend on levels, masks and xi < 1."""
     return {
         "masked": Masked(5, Linear()),
         "geometric": Masked(4, Geometric()),
@@ -46,7 +46,7 @@ def seeded(seed=0):
 
 
 class Table:
-    """A denoiser (or its features) that looks float64 numbers up by the state at a position and to its left."""
+    """Denoiser or features of one: float64 values indexed by the state at a position and the state left of it."""
 
     own_times = True
 
@@ -64,7 +64,7 @@ def rows_of(z):
 
 
 def drawn(process, sampler, denoiser=None, **options):
-    """A sample, and a digest of every state on the way to it."""
+    """Tokens of a sample, and a digest of the states after every step."""
     way = hashlib.sha256()
     options = {"steps": STEPS, "generator": seeded()} | options
     z = dd.sample(
@@ -82,7 +82,7 @@ def served(process, sampler, **options):
 
 
 def registered(kind):
-    """Examples of every class that is registered, by name and number."""
+    """Examples of every registered class of a kind, by name and number."""
     for name, target in declared()[f"ddlib.{kind}"].items():
         module, cls = target.split(":")
         for number, example in enumerate(getattr(importlib.import_module(module), cls).examples()):
@@ -90,7 +90,7 @@ def registered(kind):
 
 
 def samples(kinds=None):
-    """Draws of ``sample`` and of ``process.sample`` of all or some processes; a refusal is recorded as one."""
+    """Draws of ``dd.sample`` and ``process.sample`` for all or some processes; an error is recorded as a refusal."""
     chosen = {kind: process for kind, process in processes().items() if kinds is None or kind in kinds}
     found = {}
     correctors = [(n, dd.samplers.Corrected(dd.samplers.Ancestral(), c)) for n, c in registered("correctors")]
@@ -143,7 +143,7 @@ def batch(process):
 
 
 def losses():
-    """Bounds, losses with a gradient, and likelihoods: sums, and the first tokens where there is one value for each."""
+    """Bounds, losses with gradients, and likelihoods: scalars, or the sum and the first three of many values."""
     found = {}
     for kind, process in processes().items():
         (x, t), width = batch(process), 3
@@ -177,7 +177,7 @@ def some(values):
 
 
 def trained(process, logits, weight, x, z, t, weighting, mode, parameterization="cavity"):
-    """``training_loss`` and ``linear_training_loss`` with its gradient; a refusal is recorded as one."""
+    """Values of ``training_loss`` and ``linear_training_loss`` with its gradient; an error is recorded as a refusal."""
     given = {"parameterization": parameterization}
     try:
         loss = float(dd.training_loss(process, logits, x, z, t, weighting, mode, **given))

@@ -1,4 +1,4 @@
-"""The public interface and recorded draws are as they were recorded; ``python -m tests.snapshots`` renews the files."""
+"""Agreement of the public interface, draws and losses with the snapshots; ``python -m tests.snapshots`` renews them."""
 
 import difflib
 import json

@@ -1,4 +1,4 @@
-"""A ddlib plug-in: a class of most kinds, a backbone, a source of data, and a preset for a recipe."""
+"""Plug-in package of ddlib: a process, the classes that it needs, a backbone, a data source and a preset."""
 
 from ddlib_ragged.hierarchy import Bands
 from ddlib_ragged.length import Margin

@@ -1,4 +1,4 @@
-"""Hierarchies: words banded by frequency, and no levels at all."""
+"""Hierarchies with bands of tokens of similar frequency, and with the mask as the only level above the tokens."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -11,16 +11,16 @@ from ddlib.utils.validation import check_count, require
 
 
 class Bands(Hierarchy):
-    """Words in bands of like frequency, as many words in each, then the mask; band 0 holds the most frequent.
+    """Hierarchy of tokens, bands of equal size and the mask; band 0 has the most frequent tokens.
 
     Args:
-        counts: how often each word occurs, (V,).
-        bands: number of bands, fewer than words.
-        xi: probability that a word goes to its own band rather than to another one.
-        speed: of the edge to the bands and of the edge to the mask; default 1 and 1.
+        counts: number of occurrences of each token, (V,).
+        bands: number of bands, below the number of tokens.
+        xi: probability that a token jumps to its band and not to another one.
+        speed: speeds of the jumps to the bands and to the mask; 1 and 1 by default.
 
     Raises:
-        ValueError: no counts, as many bands as words, or an xi or speed out of range.
+        ValueError: no counts, too many bands, or an xi or speed out of range.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class Bands(Hierarchy):
 
 
 class Straight(Hierarchy):
-    """Hierarchy in which every token jumps straight to the mask, at its own speed.
+    """Hierarchy in which every token jumps directly to the mask.
 
     Args:
-        vocab_size: number of words V.
-        speed: of the only edge.
+        vocab_size: number of tokens V.
+        speed: speed of the jumps.
     """
 
     def __init__(self, vocab_size: int, speed: float = 1.0) -> None:

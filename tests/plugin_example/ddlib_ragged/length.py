@@ -1,4 +1,4 @@
-"""A rule for lengths: a row ends a few positions behind the first end that the network predicts."""
+"""Rule for lengths that ends a row a few positions after the first end token that the network predicts."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from ddlib.utils.validation import check_count
 
 
 class Margin(Length):
-    """Rows keep a number of positions behind the first at which the end token is the likeliest.
+    """Rule that keeps ``margin`` positions after the first position at which the end token is most likely.
 
     Args:
-        token: the end token.
-        start: number of positions behind the prompt at the beginning.
-        margin: number of positions behind the first predicted end.
+        token: id of the end token.
+        start: initial number of positions after the prompt.
+        margin: number of positions after the first predicted end.
         block: see ``Length``.
-        fill: token behind the end of a row; by default ``token``.
+        fill: token after the end of a row; ``token`` by default.
     """
 
     def __init__(

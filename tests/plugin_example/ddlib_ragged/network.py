@@ -1,4 +1,4 @@
-"""A small network, as little as a backbone can be: its constructor, and a call from states and times to logits."""
+"""Small backbone: a module with a constructor and a ``forward`` from states and times to logits."""
 
 import math
 
@@ -11,26 +11,26 @@ from ddlib.utils.validation import check_count, check_times, check_tokens, requi
 
 
 class Neighbours(nn.Module):
-    r"""Guesses a word from the states near it, by convolutions whose holes grow from layer to layer.
+    r"""Network that predicts a token from the states near it, by convolutions with growing dilation.
 
     .. math:: h_0 = embedding(z), \qquad h_{k+1} = h_k + conv_k(gelu(norm_k(h_k) (1 + a_k(t)) + b_k(t)))
 
-    Convolution k reads ``reach`` positions on each side, (reach + 1)^k apart, so that position i depends on those from
-    i - span to i + span and on no other. Beyond the ends of a sequence there are zeros. The head starts at zero: a
-    fresh network predicts uniform probabilities. Holes that grow so are those of van den Oord et al., "WaveNet" (2016).
+    Convolution k has ``reach`` taps on each side with dilation (reach + 1)^k, as in van den Oord et al., "WaveNet"
+    (2016). The logits at position i depend on the states at positions i - span to i + span only. Sequences are padded
+    with zeros. The weights of the head are initialised to zero, so that the initial probabilities are uniform.
 
     Args:
-        num_states: number of states it can read, at least ``vocab_size``.
-        vocab_size: number of words it predicts.
+        num_states: number of states, at least ``vocab_size``.
+        vocab_size: number of tokens.
         width: number of channels.
-        reach: positions that a convolution reads on each side.
+        reach: number of taps of a convolution on each side.
         layers: number of convolutions.
 
     Attributes:
-        span: how far the network sees to each side, the sum of reach * (reach + 1)^k over its layers.
+        span: reach of the receptive field to each side, the sum of reach * (reach + 1)^k over the layers.
 
     Raises:
-        ValueError: a size below 1, or fewer states than words.
+        ValueError: a size below 1, or fewer states than tokens.
 
     Example:
         >>> network = Neighbours(num_states=12, vocab_size=11)

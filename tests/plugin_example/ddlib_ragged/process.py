@@ -1,4 +1,4 @@
-"""A ragged hierarchy: some tokens have further to go than others."""
+"""Process in which the number of levels between a token and the mask depends on the token."""
 
 from collections.abc import Callable, Sequence
 from typing import Self, cast
@@ -19,12 +19,13 @@ from ddlib_ragged.schedule import LogOdds
 
 
 class Family(Float64Module):
-    """Tokens that share a path to the mask: their process, and the numbers of its states among all states.
+    """Tokens with a common process, and the ids of the states of this process in the combined process.
 
     Args:
-        process: the way to the mask.
-        states: (S of ``process``,) int64, the number that each of its states has outside, words first, the mask last.
-        num_states: number of states S outside.
+        process: process of the tokens.
+        states: ids of the states of ``process`` in the combined process, (S of ``process``,) int64, tokens first, the
+            mask last.
+        num_states: number of states S of the combined process.
     """
 
     states: Tensor
@@ -39,46 +40,48 @@ class Family(Float64Module):
 
     @property
     def words(self) -> Tensor:
-        """The words of the family, (V of ``process``,)."""
+        """Ids of the tokens of the family, (V of ``process``,)."""
         return self.states[: self.process.vocab_size]
 
     def owns(self, z: Tokens) -> Tensor:
-        """True for each state of the family; the mask is one of every family."""
+        """True at states of the family; the mask is a state of every family."""
         return self.place[z] >= 0
 
     def local(self, z: Tokens) -> Tokens:
-        """The states as ``process`` counts them; 0, which is a word, for those of other families."""
+        """Ids of the states in ``process``; 0, the id of a token, at states of other families."""
         return self.place[z].clamp_min(0)
 
 
 class Ragged(ForwardProcess):
-    r"""Words climb a hierarchy to the mask, punctuation jumps straight to it at its own speed.
+    r"""Process in which words pass through the levels of a hierarchy and punctuation jumps directly to the mask.
 
-    Below the mask each family f is a separate hierarchical process, and the bound there is theory section 2. The mask
-    hides either. With :math:`a_f` the share of a family that is masked, :math:`F_f` its flux into the mask and
-    :math:`p_f` its mass under p, :math:`q_t(m|p) = \sum_f p_f a_f`, and the mask hides family f with probability
-    :math:`e_f = p_f a_f / q_t(m|p)`. A child y of the mask in f, a top cluster or a mark, has
+    Words and punctuation are two families f of tokens. At states other than the mask each family is a separate
+    hierarchical process, with the bound of theory section 2. The mask is a state of both. Let :math:`a_f` be the
+    probability that a token of family f is masked, :math:`F_f` the flux of the family into the mask and :math:`p_f` the
+    sum of p over the family. Then :math:`q_t(m|p) = \sum_f p_f a_f`, and a masked token belongs to family f with
+    probability :math:`e_f = p_f a_f / q_t(m|p)`. For a child y of the mask in f, a top cluster or a punctuation token,
 
     .. math:: a_y = \frac{q_t(y|x)}{a_f} [x \in f], \qquad b_y = e_f \frac{q_t(y|p_f)}{a_f}
 
-    where :math:`q_t(\cdot|p_f)` is that of the family's own process and p conditioned on it. The family is left for the
-    mask at the one rate :math:`Q_f`, and :math:`Q_f \sum_{y \in f} q_t(y|x) / a_f = F_f / a_f = w_f`, so
-    :math:`\sum_y Q_t(y, m) D(a_y, b_y)` (theory section 1) is, for x in f,
+    where :math:`q_t(\cdot|p_f)` is the marginal of the process of the family for p conditioned on the family. All
+    children of the mask in f jump to it at the same rate :math:`Q_f`, and :math:`Q_f \sum_{y \in f} q_t(y|x) / a_f =
+    F_f / a_f = w_f`. Therefore :math:`\sum_y Q_t(y, m) D(a_y, b_y)` (theory section 1) is, for x in f,
 
     .. math:: w_f \left(\mathrm{KL}_f - \log e_f - (1 - e_f)\right) + \sum_{g \ne f} w_g e_g
 
-    with :math:`\mathrm{KL}_f` the divergence of the family's own bound: what is left to predict within the family, and
-    that it is this family and no other. At every other state e_f is 1 and the second sum is empty.
+    with :math:`\mathrm{KL}_f` the divergence in the bound of the process of family f. The first term is the loss of the
+    token within its family and of the family; the sum is that of the other families. At states other than the mask
+    :math:`e_f` is 1 and the sum is empty.
 
     Args:
-        hierarchy: where words jump; its words are the tokens that are no punctuation, in order.
-        punctuation: the tokens that jump straight to the mask, at least one.
-        schedule: when.
-        speed: of punctuation; the speeds of words are in the hierarchy.
+        hierarchy: hierarchy of the words, which are the tokens not in ``punctuation``, in order.
+        punctuation: ids of the tokens that jump directly to the mask, at least one.
+        schedule: schedule of both families.
+        speed: speed of punctuation; the speeds of words are in the hierarchy.
 
     Raises:
-        TypeError: a hierarchy or schedule of another kind.
-        ValueError: punctuation empty, repeated or out of range; alpha not decreasing from 1 to 0.
+        TypeError: hierarchy or schedule has another type.
+        ValueError: punctuation is empty, repeated or out of range, or alpha does not decrease from 1 to 0.
 
     Example:
         >>> tree = dd.hierarchies.Tree([[0, 0, 1, 1]])
@@ -146,7 +149,7 @@ class Ragged(ForwardProcess):
         return result
 
     def sample(self, x: Tokens, t: Times, generator: Generator = None) -> Tokens:
-        """Draws z_t ~ q_t(.|x), in each family as its own process does: nothing of the size of S is built."""
+        """Draw z_t ~ q_t(.|x) with the process of each family, without tensors of size S."""
         self.check_inputs(x=x, t=t)
         result = x
         for family in self.families:
@@ -161,7 +164,7 @@ class Ragged(ForwardProcess):
         return self._assemble(lambda process: process.transition(s, t))
 
     def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
-        """The sum of all w_f, which time and state alone decide, and the bound in units of it."""
+        """Sum of w_f over the families, which depends on time and state only, and the bound divided by it."""
         log_p = logits.log_softmax(-1)
         log_e = self._hidden(log_p, z, t)
         weights, terms = [], []
@@ -172,7 +175,7 @@ class Ragged(ForwardProcess):
             terms.append(torch.where(family.owns(x), kl - log_own + torch.expm1(log_own), log_own.exp()))
         weight, flux = torch.stack(weights), torch.stack(weights) * torch.stack(terms)
         total = weight.sum(0)
-        return total, (flux.sum(0) / torch.where(total > 0, total, 1.0)).clamp_min(0)  # rounding
+        return total, (flux.sum(0) / torch.where(total > 0, total, 1.0)).clamp_min(0)  # rounding may make it negative
 
     @property
     def levels(self) -> tuple[int, ...]:
@@ -187,13 +190,13 @@ class Ragged(ForwardProcess):
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
         generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
-        """Draws the family that each mask hides, then lets the family's own process land."""
+        """Draw the family of each masked token, then its state with the process of the family."""
         log_p = logits.log_softmax(-1)
         hidden = sharpen(self._hidden(log_p, z, t).flatten(0, 1))
         chosen = draw_logits(hidden, rand(z.shape, generator, z.device).flatten()).view_as(z)
         result = z
         for i, family in enumerate(self.families):
-            here = torch.where(chosen == i, family.local(z), 0)  # a word, and words stay where they are
+            here = torch.where(chosen == i, family.local(z), 0)  # 0 is a token, and tokens do not change
             there = family.process.sample_given_level(
                 _inside(log_p, family), here, t, s, None, generator, force=force, sharpen=sharpen
             )
@@ -201,10 +204,10 @@ class Ragged(ForwardProcess):
         return result
 
     def small_copy(self, vocab_size: int) -> Self:
-        """A process of the same kind over at most ``vocab_size`` tokens, words and punctuation in proportion.
+        """Return a process of this class over at most ``vocab_size`` tokens, with a similar share of punctuation.
 
         Raises:
-            ValueError: too few for a mark and for what words need.
+            ValueError: ``vocab_size`` is below 2, or too small for the hierarchy of the words.
         """
         require(vocab_size >= 2, f"vocab_size is {vocab_size}, must be at least 2: a word and a mark")
         words, marks = (family.process for family in self.families)
@@ -215,7 +218,7 @@ class Ragged(ForwardProcess):
         return type(self)(hierarchy, range(straight.vocab_size), self.schedule, straight.speeds[0])
 
     def _hidden(self, log_p: Tensor, z: Tokens, t: Times) -> Tensor:
-        """log e_f, of each family, (B, L, families): whom the mask hides; at other states there is one to choose."""
+        """Return log e_f, the log-probability of each family given the state, (B, L, families)."""
         scores = []
         for family in self.families:
             masked = unsqueeze_times(family.process.occupancies(t)[..., -1]).clamp_min(torch.finfo(torch.float64).tiny)
@@ -224,7 +227,7 @@ class Ragged(ForwardProcess):
         return torch.stack(scores, -1).log_softmax(-1)
 
     def _assemble(self, block: Callable[[Hierarchical], Tensor]) -> StateMatrix:
-        """The families' matrices side by side. They meet in the mask alone, which none of them leaves."""
+        """Combine the matrices of the families. They share only the mask, which no family leaves."""
         result = torch.zeros(self.num_states, self.num_states, dtype=torch.float64, device=self.device)
         for family in self.families:
             result[family.states[:, None], family.states] = block(family.process)
@@ -232,5 +235,5 @@ class Ragged(ForwardProcess):
 
 
 def _inside(log_p: Tensor, family: Family) -> Tensor:
-    """Log-probabilities of a family's own tokens, not normalised; finite, so that a family ruled out gives no NaN."""
+    """Log-probabilities of the tokens of a family, not normalised, and finite: -inf for all tokens would give NaN."""
     return log_p[..., family.words].clamp_min(-1e30)

@@ -1,22 +1,22 @@
-"""Sampling with second thoughts."""
+"""Sampler that alternates reverse and forward steps."""
 
 from ddlib.samplers import Sampler, SamplingContext, State
 from ddlib.utils.validation import check_number
 
 
 class Restart(Sampler):
-    r"""Steps past its goal and noises back up to it, so that a token drawn too early is drawn again.
+    r"""Sampler whose steps overshoot to an earlier time and return by adding noise, which redraws some tokens.
 
-    From t to s it draws z_u from the posterior at :math:`u = s - overshoot\,(t - s)`, or 0, and then z_s from the
-    forward transition :math:`q_{s|u}(\cdot|z_u)`. The posterior takes the distribution of z_t to that of z_u, the
-    transition takes that to the distribution of z_s: the result is as exact as Ancestral's, and the network runs once
-    a step. Xu et al., "Restart sampling for improving generative processes" (2023); on masks, Wang et al.,
-    "Remasking discrete diffusion models with inference-time scaling" (2025).
+    A step from t to s draws z_u from the posterior at :math:`u = \max(s - overshoot\,(t - s), 0)`, and then z_s from
+    the forward transition :math:`q_{s|u}(\cdot|z_u)`. The posterior maps the distribution of z_t to that of z_u, and
+    the transition maps it to that of z_s: a step is exact where ancestral sampling is, with one call of the network.
+    Xu et al., "Restart sampling for improving generative processes" (2023); for masks, Wang et al., "Remasking discrete
+    diffusion models with inference-time scaling" (2025).
 
-    For every process: forwards it goes by ``sample_forward``.
+    Supports every process; forward steps use ``sample_forward``.
 
     Args:
-        overshoot: how far past its goal each step goes, in steps; 0 is ancestral sampling.
+        overshoot: distance from s to u in units of the step t - s; 0 is ancestral sampling.
 
     Raises:
         ValueError: overshoot not in [0, 100].

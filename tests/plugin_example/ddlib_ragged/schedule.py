@@ -1,4 +1,4 @@
-"""Schedule that is slow at both ends."""
+"""Schedule that is logistic in the log-odds of time."""
 
 from collections.abc import Sequence
 from typing import Any, Self
@@ -11,7 +11,7 @@ from ddlib.utils.validation import check_number
 
 
 class LogOdds(Schedule):
-    r"""Logistic in the log-odds of time: logit alpha = -steepness logit t, so that alpha(1/2) = 1/2.
+    r"""Schedule that is logistic in the log-odds of time: logit alpha = -steepness logit t, so that alpha(1/2) = 1/2.
 
     .. math:: \alpha(t) = \frac{(1-t)^k}{(1-t)^k + t^k}
 

@@ -1,4 +1,4 @@
-"""A source of sequences that are no text: random walks on a circle."""
+"""Data source of sequences that are not text: random walks on a circle."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,12 +8,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Walks:
-    """Random walks of equal length on a circle of places; the label of a walk is its direction.
+    """Random walks of equal length on the places of a circle; the label of a walk is its direction.
 
     Args:
         count: number of walks.
         length: steps of a walk.
-        places: places on the circle, which are the symbols.
+        places: number of places on the circle, which are the symbols.
         seed: seed of the draw.
     """
 
@@ -23,7 +23,7 @@ class Walks:
     seed: int = 0
 
     def load(self) -> Any:
-        from recipes.data import Sequences  # not above: ddlib alone suffices for the other parts
+        from recipes.data import Sequences  # imported here, since the other modules of the package need ddlib only
 
         draws = np.random.default_rng(self.seed)
         labels = draws.integers(0, 2, self.count)
@@ -38,4 +38,4 @@ class Walks:
         )
 
     def identity(self) -> dict[str, str]:
-        return {}  # the arguments are complete
+        return {}  # empty: the data depends on the arguments only

@@ -1,4 +1,4 @@
-"""From a text to the process: which of its tokens are punctuation."""
+"""Preset that makes the process from a vocabulary: it determines which tokens are punctuation."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,21 +20,21 @@ def punctuated(
     marks: str = ".,;:!?",
     speed: float = 1.0,
 ) -> Ragged:
-    """Words in bands of frequency, and the tokens that consist of these marks beside them.
+    """Return a ``Ragged`` process with bands of words and, as punctuation, the tokens that consist of ``marks``.
 
-    A recipe fills the first two arguments in: ``process: {kind: punctuated, schedule: log_odds}``.
+    A recipe fills in the first two arguments: ``process: {kind: punctuated, schedule: log_odds}``.
 
     Args:
         vocabulary: token -> id.
-        counts: how often each token occurs, (V,).
-        schedule: when.
-        bands: of the words.
-        xi: of the bands.
+        counts: number of occurrences of each token, (V,).
+        schedule: schedule of the process.
+        bands: number of bands of words.
+        xi: probability that a word jumps to its band.
         marks: characters that make a token punctuation.
-        speed: of punctuation.
+        speed: speed of punctuation.
 
     Raises:
-        ValueError: no token consists of marks, or as ``Bands`` and ``Ragged``.
+        ValueError: no token consists of ``marks``, or an argument is invalid for ``Bands`` or ``Ragged``.
     """
     found = sorted(index for token, index in vocabulary.items() if token and not set(token) - set(marks))
     require(bool(found), f"marks is {marks!r}, no token of the vocabulary consists of these")

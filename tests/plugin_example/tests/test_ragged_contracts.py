@@ -1,4 +1,4 @@
-"""Tests of a plug-in's author: each object through the contract kit of its kind."""
+"""Tests that the author of a plug-in writes: ``ddlib.testing.check`` on each object."""
 
 import pytest
 from ddlib_ragged import Bands, LogOdds, Margin, Ragged, Restart

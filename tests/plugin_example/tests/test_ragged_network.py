@@ -1,4 +1,4 @@
-"""The backbone: shapes, what it sees, that it learns, what it refuses."""
+"""Backbone of the plug-in: shapes, receptive field, training, and errors for bad arguments."""
 
 import doctest
 import math
@@ -71,7 +71,7 @@ def test_it_learns_a_text_and_samples_it():
         losses.append(loss.item())
     assert sum(losses[-5:]) < 0.3 * sum(losses[:5])
     with torch.no_grad():
-        assert dd.bound(process, network, x).total.mean() < 0.5 * math.log(8), "of the 8 words a uniform guess leaves"
+        assert dd.bound(process, network, x).total.mean() < 0.5 * math.log(8), "log 8: uniform probabilities"
     words = dd.sample(process, network, (64, 8), Restart(1.0), steps=16)
     assert (words == x[0]).float().mean() > 0.8
 

@@ -1,4 +1,4 @@
-"""Properties beyond the contracts: closed forms of the schedule at fifty digits, and bands of the pace."""
+"""Properties that ``check`` does not test: closed forms of the schedule at fifty digits, and contents of bands."""
 
 import mpmath
 import pytest
@@ -26,7 +26,7 @@ def test_closed_forms_of_the_schedule_agree_with_its_formula(steepness, t):
     for name, value in exact.items():
         assert float(getattr(schedule, name)(time)) == pytest.approx(float(value), rel=1e-12)
     alpha = schedule.alpha(time)
-    # where alpha is flat its own rounding leaves the time uncertain, for either way of inverting it
+    # where alpha is flat, rounding of alpha makes the time uncertain in both inverses
     unsure = torch.finfo(alpha.dtype).eps / float(schedule.alpha_prime(time).abs())
     assert torch.allclose(schedule.inverse(alpha), Schedule.inverse(schedule, alpha), atol=1e-7 + unsure)
 
