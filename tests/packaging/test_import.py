@@ -19,6 +19,7 @@ HEAVY = {
     "accelerate",
     "triton",
     "huggingface_hub",
+    "pydantic",
 }
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from torch import Tensor
 
 from ddlib.plugins import registry
@@ -101,6 +100,8 @@ def check(key: Key, value: Any) -> Any:
     Raises:
         ValueError: a value of a wrong type; the message has the expected type.
     """
+    from pydantic import TypeAdapter, ValidationError  # here: it takes a quarter of the time of import ddlib
+
     try:
         return TypeAdapter(key.annotation).validate_python(value)
     except ValidationError as error:
@@ -176,6 +177,8 @@ def _plain(annotation: Any) -> Any:
         return Union[tuple(parts)] if parts else None  # noqa: UP007 # of a list
     if "Tensor" in repr(annotation) or (isinstance(annotation, type) and issubclass(annotation, Tensor)):
         return Any  # lists of numbers; the constructor checks them
+    from pydantic import PydanticUserError, TypeAdapter
+
     try:
         TypeAdapter(annotation)
     except PydanticUserError:
