@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.guidance.base import Guidance, Strength, check_part, place_of
+from ddlib.guidance.small_networks import Lookup, Scale
 from ddlib.guidance.targets import ChildTarget, TokenTarget
-from ddlib.guidance.zoo import Lookup, Scale
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.examples import four

@@ -8,8 +8,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ddlib.guidance.base import Guidance, Strength, check_part, check_widths
+from ddlib.guidance.small_networks import Lookup
 from ddlib.guidance.targets import TokenTarget
-from ddlib.guidance.zoo import Lookup
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.examples import four

@@ -1,4 +1,4 @@
-"""Trivial hierarchy of masked diffusion: every token jumps straight to the mask."""
+"""Hierarchy of masked diffusion: one edge from every token to the mask."""
 
 from collections.abc import Sequence
 from typing import Self

@@ -172,7 +172,7 @@ def nemotron_diffusion() -> Family:
     NVIDIA 2026; huggingface.co/nvidia/Nemotron-Labs-Diffusion-8B, ``modeling_nemotron_labs_diffusion.py``, ``generate``
     with ``causal_context``. Each logit is at its own position, but the first position of a block is predicted by the
     causal model from the position before. Published loop: that position first, then the others by threshold 0.9.
-    Their blocks begin behind the prompt; here they count from the beginning of the sequence.
+    Their blocks begin after the prompt; here they count from the beginning of the sequence.
     """
     return Family(
         causal_context,

@@ -172,7 +172,7 @@ def row(
         pace: the schedule of positions: where rows are as long as their texts, they consist of whole blocks.
         length: tokens of the row; None for the model's length, or as many as required. Where sequences have different
             lengths and no end, that is the longest: ``drawn_length`` replaces it.
-        new: tokens behind the prompt, instead of ``length``.
+        new: tokens after the prompt, instead of ``length``.
         chat: whether the prompt is a user's message to the model, whose answer is drawn.
         system: system message before it.
 

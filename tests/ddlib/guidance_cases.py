@@ -3,7 +3,7 @@
 from fixtures import generate
 
 from ddlib.guidance import ClassifierFree
-from ddlib.guidance.zoo import Lookup
+from ddlib.guidance.small_networks import Lookup
 from ddlib.processes.examples import four
 
 KINDS = four()

@@ -13,7 +13,7 @@ from refusals import refuses
 
 import ddlib as dd
 from ddlib.guidance import ClassifierBased, ClassifierFree
-from ddlib.guidance.zoo import Lookup, Scale
+from ddlib.guidance.small_networks import Lookup, Scale
 from ddlib.processes import Hierarchical
 from ddlib.samplers import Ancestral, FirstHitting, Psi
 from ddlib.schedules import Linear

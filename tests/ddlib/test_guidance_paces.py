@@ -7,7 +7,7 @@ from guidance_cases import KINDS
 
 import ddlib as dd
 from ddlib.guidance import ClassifierBased, ClassifierFree
-from ddlib.guidance.zoo import Lookup, Scale
+from ddlib.guidance.small_networks import Lookup, Scale
 from ddlib.paces import Blocks, Ramp
 
 

@@ -10,7 +10,7 @@ from guidance_cases import KINDS, draw, free, guided, parts
 
 import ddlib as dd
 from ddlib.guidance import ClassifierBased, ClassifierFree
-from ddlib.guidance.zoo import Lookup, Scale
+from ddlib.guidance.small_networks import Lookup, Scale
 from ddlib.processes import Uniform
 from ddlib.samplers import Ancestral, Confidence, Corrected, Euler, FirstHitting, ForwardBackward, Particles, Psi
 from ddlib.schedules import Geometric

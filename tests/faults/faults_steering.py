@@ -6,8 +6,8 @@ import torch
 from planting import fault
 
 from ddlib.guidance import ClassifierBased, ClassifierFree
+from ddlib.guidance.small_networks import Lookup, Scale
 from ddlib.guidance.targets import ChildTarget, StepTarget, TokenTarget
-from ddlib.guidance.zoo import Lookup, Scale
 from ddlib.processes.examples import four
 from ddlib.samplers.runtime import reverse_step
 

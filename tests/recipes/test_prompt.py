@@ -92,7 +92,7 @@ def test_sequences_without_padding_are_batched_by_length():
     masks, uniform = model(PROCESSES["masks"], leaves_out=False), model(PROCESSES["uniform"])
     rows = [Row(None, torch.tensor([1] * size), length, 0) for size, length in ((2, 8), (3, 8), (2, 4), (2, 8))]
     assert list(together(masks, rows, None, dd.samplers.Ancestral(), 16)) == [[2], [0, 1, 3]]
-    # without masks the free positions are those behind the prompt
+    # without masks the free positions are those after the prompt
     assert list(together(uniform, rows, None, dd.samplers.Ancestral(), 16)) == [[2], [0, 3], [1]]
     particles = dd.samplers.Particles(dd.samplers.Ancestral(), lambda *_: 0.0, 2)
     assert len(list(together(model(PROCESSES["masks"]), rows, None, particles, 16))) == 2

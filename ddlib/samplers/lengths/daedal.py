@@ -29,7 +29,7 @@ class Daedal(Length):
 
     Args:
         token: the end token.
-        start: number of positions behind the prompt at the beginning.
+        start: number of positions after the prompt at the beginning.
         low: probability below which a mask becomes several.
         enough: confidence in the end token that ends stage 1.
         expand_below: confidence in the end token below which stage 2 inserts masks.

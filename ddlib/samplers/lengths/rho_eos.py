@@ -37,14 +37,14 @@ class RhoEOS(Length):
 
     Args:
         token: the end token.
-        start: number of positions behind the prompt at the beginning.
+        start: number of positions after the prompt at the beginning.
         low: density below which a row becomes longer.
         high: density above which a row becomes shorter.
         step: smallest change of the length.
         density: "last" or "masks".
         positions: number of positions in the confidence in the end token.
         changes: number of steps after which lengths may change; later ones leave them.
-        least: smallest number of positions behind the prompt.
+        least: smallest number of positions after the prompt.
         block: see ``Length``.
         fill: token behind the end of a row; by default ``token``.
 
