@@ -3,6 +3,7 @@
 import pytest
 import torch
 from cases import examples, slow_but
+from example_processes import Plain
 from fused_loss_inputs import (
     F64,
     NESTED,
@@ -17,7 +18,6 @@ from fused_loss_inputs import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
-from zoo import Plain
 
 import ddlib as dd
 from ddlib.hierarchies import Flat, Tree

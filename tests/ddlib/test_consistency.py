@@ -3,10 +3,10 @@
 import pytest
 import torch
 from cases import examples, slow_but
+from example_processes import F64
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
-from zoo import F64
 
 import ddlib as dd
 from ddlib.objective.consistency import DIVERGENCES

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from ddlib_ragged import Bands, LogOdds, Ragged
-from zoo import PROCESSES, RING, TREE, Plain
+from example_processes import PROCESSES, RING, TREE, Plain
 
 import ddlib as dd
 from ddlib import plot, registry

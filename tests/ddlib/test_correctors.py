@@ -5,10 +5,10 @@ import itertools
 import pytest
 import torch
 from cases import examples, slow_but
+from example_processes import every_process
 from fixtures import F64, IN_PLACE, PAIR, Halves, at, context, generate, serves
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zoo import every_process
 
 import ddlib as dd
 from ddlib.processes import GIDD, ForwardProcess, Masked, Uniform

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from zoo import F64, every_process, random_probs, words
+from example_processes import F64, every_process, random_probs, words
 
 import ddlib as dd
 from ddlib.processes import GIDD, ForwardProcess, Hierarchical, LevelProcess, Uniform

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 from cases import examples, slow_but
+from example_processes import F64, PROCESSES, every_process, random_probs, words
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from refusals import refuses
-from zoo import F64, PROCESSES, every_process, random_probs, words
 
 import ddlib as dd
 from ddlib.processes import GIDD, Masked, Uniform

@@ -10,9 +10,9 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from example_processes import RING, TREE, Plain
 from matplotlib.figure import Figure
 from refusals import refuses
-from zoo import RING, TREE, Plain
 
 import ddlib as dd
 from ddlib import plot

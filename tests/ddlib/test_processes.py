@@ -6,10 +6,10 @@ import math
 import pytest
 import torch
 from cases import examples
+from example_processes import F64, PROCESSES, Plain, every_process, random_probs, words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused_with, refuses
-from zoo import F64, PROCESSES, Plain, every_process, random_probs, words
 
 import ddlib as dd
 from ddlib.processes import GIDD, ForwardProcess, Hierarchical, RateMatrix, Uniform

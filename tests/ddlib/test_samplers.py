@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import torch
 from cases import slow_but
-from zoo import Plain
+from example_processes import Plain
 
 import ddlib as dd
 from ddlib.hierarchies import Tree

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from zoo import PROCESSES, TREE
+from example_processes import PROCESSES, TREE
 
 import ddlib as dd
 from ddlib.__main__ import load, main

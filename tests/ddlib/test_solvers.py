@@ -7,11 +7,11 @@ from itertools import pairwise
 import pytest
 import torch
 from cases import examples, slow_but
+from example_processes import Plain
 from fixtures import F64, LEVELS, Halves, V, at, generate, plain, row_by_row, trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
-from zoo import Plain
 
 import ddlib as dd
 from ddlib.processes import GIDD, ForwardProcess, Masked, RateMatrix, Uniform

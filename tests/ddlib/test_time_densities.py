@@ -6,11 +6,11 @@ import sys
 import pytest
 import torch
 from cases import examples, slow_but
+from example_processes import PROCESSES
 from fused_loss_inputs import NESTED, batch, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
-from zoo import PROCESSES
 
 import ddlib as dd
 from ddlib.testing import check, strategies

@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(config, items):
     rank, seen = {}, Counter()
     for item in items:
         function = getattr(item, "function", None)
-        # cases for different processes of zoo.py detect different mutants
+        # cases for different processes of example_processes.py detect different mutants
         own = item.path.name in DISTINCT or "process" in getattr(getattr(item, "callspec", None), "params", {})
         rank[item] = 0 if own else seen[function]
         seen[function] += 1

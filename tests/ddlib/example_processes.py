@@ -63,4 +63,4 @@ def random_probs(process, rows, seed=0):
     return noise.softmax(-1)
 
 
-NAMES["zoo"] = sys.modules[__name__]
+NAMES["example_processes"] = sys.modules[__name__]
