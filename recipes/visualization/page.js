@@ -100,22 +100,22 @@ function located(i) {
 
 function explain() {
   const place = sample.now[sample.picked];
-  if (!place) return tell("Point at a position, or tap it, to see how it came there, and with what chance.");
+  if (!place) return tell("Point at a position, or tap it, to see in which step its state was drawn, and with what probability.");
   const {sign, kind} = named(place.state), lines = [`${located(sample.picked)}: ${sign} (${kind})`];
-  if (sample.text.given.includes(sample.picked)) lines.push("given: it stands in the prompt");
-  else if (!place.event) lines.push("noise, as it was drawn at the start; no network call");
+  if (sample.text.given.includes(sample.picked)) lines.push("given by the prompt");
+  else if (!place.event) lines.push("drawn from the prior at the start; no network call");
   else {
     const [, , mark, chance, ...others] = place.event, from = named(place.from).sign;
-    const verb = ["came down from", "went up from", "took the place of"][mark];
+    const verb = ["denoised from", "noised from", "replaced"][mark];
     const [t] = sample.text.frames[place.step - 1];
-    const how = mark === UP ? "taken back by noise; no network call"
-      : chance === null ? "chance not known" : `chance ${percent(chance)}`;
+    const how = mark === UP ? "no network call"
+      : chance === null ? "probability unknown" : `probability ${percent(chance)}`;
     lines.push(`${verb} ${from} in step ${place.step} (t = ${t.toFixed(3)}): ${how}`);
     const best = [];
     for (let k = 0; k < others.length; k += 2) best.push(`${named(others[k]).sign} ${percent(others[k + 1])}`);
-    if (best.length) lines.push(`likeliest then: ${best.join(", ")}`);
+    if (best.length) lines.push(`most probable in this step: ${best.join(", ")}`);
   }
-  if (place.back) lines.push(`taken back or replaced ${place.back} time${place.back === 1 ? "" : "s"} so far`);
+  if (place.back) lines.push(`noised again or replaced ${place.back} time${place.back === 1 ? "" : "s"} so far`);
   tell(lines.join("\n"));
 }
 
@@ -213,8 +213,8 @@ film.levels.forEach(([name], level) => {
   item.append(chip, level === 0 ? "" : noWord(level) ? ` ${name}` : "");
   legend.append(item);
 });
-[["new", "new", "in this step"], ["up", "up", "taken back in this step"], ["changed", "changed", "another in its place"],
-  ["mended", "dotted", "taken back or replaced before"], ["given", picture ? "border" : "bold", "of the prompt"]].forEach(([kind, word, what]) => {
+[["new", "new", "in this step"], ["up", "up", "noised again in this step"], ["changed", "changed", "replaced in this step"],
+  ["mended", "dotted", "noised again or replaced before"], ["given", picture ? "border" : "bold", "of the prompt"]].forEach(([kind, word, what]) => {
   const item = element("li", "");
   item.append(element("span", word, "p", kind), ` ${what}`);
   legend.append(item);

@@ -83,7 +83,7 @@ def test_the_page_opens_on_noise_and_escapes_its_content(browser, film):
     assert numbers == [0, STEPS, 1, 0]
     assert words == spelt(film, 0, 0) and words.count("_") == LENGTH - 1
     assert "given" in kinds[1] and "given" not in kinds[0]
-    assert browser.run("document.title") == f"{EVIL}: a text on its way from noise"
+    assert browser.run("document.title") == f"{EVIL}: a sequence during denoising"
     assert browser.run("document.scripts.length") == 2
     assert EVIL in browser.run("about.textContent") and browser.run("about.querySelector('b')") is None
 
@@ -149,11 +149,11 @@ def test_the_page_shows_the_probability_under_the_mouse(browser, film):
             label = browser.run("detail.textContent")
             assert label.startswith(f"position {event.position}: ") and f"in step {step} (t = {frame.t:.3f})" in label
             if event.mark == 1:
-                assert "went up from" in label and "no network call" in label and "taken back or replaced" in label
+                assert "noised from" in label and "no network call" in label and "noised again or replaced" in label
             else:
                 number = float(f"{100 * event.chance:.3g}")
-                assert f"came down from _ in step {step}" in label and f"chance {number:g} %" in label
-                assert "likeliest then: " in label
+                assert f"denoised from _ in step {step}" in label and f"probability {number:g} %" in label
+                assert "most probable in this step: " in label
     assert seen == {0, 1}
     assert packed["texts"][0]["end"] == LENGTH - 4
 
