@@ -6,8 +6,10 @@ import math
 import re
 
 import pytest
+import torch
 
 from recipes import quickstart
+from recipes.engine.run import Run
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +70,21 @@ def test_the_same_seed_gives_the_same_numbers(smoke, tmp_path):
     again = quickstart.main(["--smoke", "--out", str(tmp_path)])
     assert again.samples == smoke.samples
     assert {k: v.per_token for k, v in again.bounds.items()} == {k: v.per_token for k, v in smoke.bounds.items()}
+
+
+@pytest.mark.slow
+def test_an_error_of_one_run_stops_the_other(tmp_path, monkeypatch):
+    step, threads = Run.step, torch.get_num_threads()
+
+    def broken(run, batches, stop):
+        if run.process.hierarchy.depth > 1:
+            raise RuntimeError("out of memory")
+        return step(run, batches, stop)
+
+    monkeypatch.setattr(Run, "step", broken)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        quickstart.main(["--smoke", "--steps", "1000000", "--out", str(tmp_path)])
+    assert torch.get_num_threads() == threads
 
 
 @pytest.mark.parametrize(
