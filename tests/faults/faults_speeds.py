@@ -40,13 +40,13 @@ def the_return_rate_omits_the_power(return_rates, self, t):
 
 
 @fault("alpha^gamma_x for every x", PerWord, build=paced)
-def sample_uses_power_1_for_all_tokens(sample, self, x, t, generator=None):
+def sample_uses_power_1_for_all_tokens(sample, self, x, t, generator=None, levels="independent"):
     stays = rand(x.shape, generator, x.device) < self.schedule.alpha(t.double())[:, None]
     self.check_inputs(x=x, t=t)
     return torch.where(stays, x, self.vocab_size)
 
 
-@fault("the jump depends on the network", PerWord, Cosine(), [0.1, 8.0, 1.0, 3.0])
+@fault("the probability of a jump depends on the drawn token", PerWord, Cosine(), [0.1, 8.0, 1.0, 3.0])
 def masks_jump_independently_of_the_drawn_token(
     sample_given_level, self, logits, z, t, s, target, generator=None, **how
 ):
@@ -80,7 +80,7 @@ def the_loss_weights_have_no_gradient(weights, self, t):
     return weights(t).detach()
 
 
-@fault("occupancies follow the speeds that were learned")
+@fault("occupancies use the learned speeds")
 def the_level_chain_uses_the_initial_speeds(patch):
     class Broken(Hierarchical):
         start = None
