@@ -8,7 +8,7 @@ from planting import fault, tree
 
 from ddlib.hierarchies import Banded, Blur, Dense, Kernels, Soft, Sparse
 from ddlib.hierarchies.kernels import Kernel
-from ddlib.processes import Hierarchical
+from ddlib.processes import Hierarchical, unsqueeze_times
 from ddlib.processes.edge_chain import EdgeChain, Polynomials
 from ddlib.schedules import Cosine, Linear, Rate, Window
 
@@ -223,7 +223,7 @@ def the_mean_over_children_is_not_conditioned_on_z(_members_term, hierarchy, i, 
 @fault("KL(q_t(.|x) || q_t) is a sum over all clusters", Hierarchical, Blur(5, [1.0]), Linear())
 def the_prior_kl_uses_only_the_likeliest_parent_of_each_token(prior_kl, self, x, t=None):
     times = self._one().expand(len(x)) if t is None else t
-    occupied, size = self.occupancies(times)[:, None], self.vocab_size
+    occupied, size = unsqueeze_times(self.occupancies(times), 1), self.vocab_size
     typical = self.hierarchy.level_probs(torch.full((size,), 1 / size, dtype=torch.float64))
     found = sum(occupied[..., i] * -typical[i][self.hierarchy.between(0, i).parents[x]].log() for i in (1, 2))
     return found + occupied[..., 0] * torch.tensor(float(size)).log()

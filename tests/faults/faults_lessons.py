@@ -5,7 +5,8 @@ import sys
 import torch
 from planting import deep, fault, tree
 
-from ddlib.processes import Hierarchical
+from ddlib.processes import Hierarchical, unsqueeze_times
+from ddlib.processes.broadcasting import gather_last
 from ddlib.schedules import Linear
 from ddlib.weightings import Clip, Constant, Weighting
 
@@ -77,8 +78,8 @@ def all_edges_below_a_state_have_share_1(edge_shares, self, z, t, edge_weights=N
 @fault("w_i s_ij = F_{j-1} / (a_j + ... + a_n)", Hierarchical, deep(), Linear())
 def the_flux_of_an_edge_is_divided_evenly_among_all_levels(edge_shares, self, z, t, edge_weights=None):
     found, weights, level = edge_shares(z, t, edge_weights), self.weights(t), self.level_of(z)
-    occupied, own = (of.gather(1, level)[..., None] for of in (self.occupancies(t), weights))
-    evenly = (weights * self.occupancies(t))[:, None, 1:] / self.hierarchy.depth / occupied / own
+    occupied, own = (gather_last(of, level)[..., None] for of in (self.occupancies(t), weights))
+    evenly = unsqueeze_times(weights * self.occupancies(t), 1)[..., 1:] / self.hierarchy.depth / occupied / own
     return found if edge_weights is not None else torch.where(found > 0, evenly, 0.0)
 
 

@@ -6,7 +6,7 @@ import torch
 from planting import deep, fault, hierarchical, tree
 
 import ddlib as dd
-from ddlib.processes import GIDD, Hierarchical, Masked, each_time, gather_columns, interior
+from ddlib.processes import GIDD, Hierarchical, Masked, each_time, gather_columns, interior, unsqueeze_times
 from ddlib.schedules import Linear
 
 NELBO, BOUND = sys.modules["ddlib.objective.nelbo"], sys.modules["ddlib.objective.bound"]
@@ -61,7 +61,7 @@ def the_weight_of_the_mask_is_doubled_as_in_the_published_code(bend, self, weigh
 def the_weight_of_the_mask_follows_the_formula_printed_in_the_paper(bend, self, weight, divergence, logits, x, z, t):
     u, g = 1 - interior(t), 2.0
     printed = g * (1 - u ** (g - 1)) / (g * (1 - u) + u**g)
-    return torch.where(self.level_of(z) == 2, printed[:, None].to(weight), weight), divergence
+    return torch.where(self.level_of(z) == 2, unsqueeze_times(printed).to(weight), weight), divergence
 
 
 @fault("w_i = F_{i-1} / a_i, F the flux into the level", Closed, tree(), Linear())

@@ -4,7 +4,8 @@ import torch
 from planting import WORDS, deep, fault, over, tree
 
 from ddlib.hierarchies import Tree
-from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform
+from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform, gather_columns, unsqueeze_times
+from ddlib.processes.broadcasting import products_at, rows_at
 from ddlib.processes.interpolating import Mixture
 from ddlib.schedules import Geometric, Linear
 from ddlib.utils.random import rand
@@ -128,7 +129,7 @@ def the_token_evidence_is_1_wherever_it_is_positive(token_evidence, self, z, t):
 
 @fault("each batch row has its own time", Hierarchical, tree(), Linear())
 def all_batch_rows_have_the_occupancies_of_the_first_time(occupancies, self, t):
-    return occupancies(t[:1]).expand(len(t), -1) if t.ndim else occupancies(t)
+    return occupancies(t[:1]).expand(*t.shape, -1) if t.ndim else occupancies(t)
 
 
 @fault("z_t ~ q_t(.|x)", Hierarchical, tree(), Linear())
@@ -138,8 +139,10 @@ def draws_are_one_level_too_high(ascend, self, x, level, generator):
 
 @fault("z_t ~ q_t(.|x)", Masked, 5, Linear())
 def all_positions_of_a_sequence_are_masked_together(sample, self, x, t, generator=None, levels="independent"):
+    if levels == "balanced":
+        return sample(x, t, generator, levels)
     self.check_inputs(x=x, t=t)
-    jumps = rand((len(x), 1), None, x.device) >= self.schedule.alpha(t.double())[:, None]
+    jumps = rand((len(x), 1), generator, x.device) >= unsqueeze_times(self.schedule.alpha(t.double()))
     return torch.where(jumps, self.vocab_size, x)
 
 
@@ -168,8 +171,7 @@ def the_level_posterior_omits_the_occupancies(level_posterior, self, level, t, s
     if lift is not None:
         return level_posterior(level, t, s, lift)
     probs = self.chain.transition(s.double(), t.double())
-    probs = probs / probs.sum(1, keepdim=True)
-    return probs.transpose(1, 2)[torch.arange(len(level))[:, None], level]
+    return gather_columns(probs / probs.sum(-2, keepdim=True), level)
 
 
 @fault("K(z|y) u_i(y|p) / u_j(z|p)", Hierarchical, tree(), Linear())
@@ -189,7 +191,7 @@ def the_reverse_rate_is_not_divided_by_the_marginal_of_z(reverse_rate, self, p, 
 
 @fault("reverse rate Q_t(y, z) q_t(y|p) / q_t(z|p)", RateMatrix, RATES, Linear())
 def the_reverse_rate_is_the_rate_of_the_forward_process(reverse_rate, self, p, z, t):
-    rates = self.rate_matrix(float(t[0]))[z].to(p.dtype)
+    rates = rows_at(self.rate_matrix, z, t).to(p.dtype)
     return rates.scatter(-1, z[..., None], 0.0)
 
 
@@ -198,7 +200,7 @@ def the_levels_at_s_are_drawn_from_the_occupancies(sample_level, self, z, t, s, 
     if lift is not None:
         return sample_level(z, t, s, generator, lift)
     u = rand(z.shape, generator, z.device)
-    drawn = (u[..., None] >= self.occupancies(s)[:, None, :-1].cumsum(-1)).sum(-1)
+    drawn = (u[..., None] >= unsqueeze_times(self.occupancies(s), 1)[..., :-1].cumsum(-1)).sum(-1)
     return torch.minimum(drawn, self.level_of(z))
 
 
@@ -219,6 +221,7 @@ def sample_given_level_sets_force_to_true(sample_given_level, self, logits, z, t
 def sample_given_level_takes_the_likeliest_token(
     sample_given_level, self, logits, z, t, s, target, generator=None, **options
 ):
+    target = self.sample_level(z, t, s, generator) if target is None else target
     return torch.where(target < self.level_of(z), logits.argmax(-1), z)
 
 
@@ -258,7 +261,8 @@ def the_marginal_is_always_float64(marginal, self, x, t):
 
 @fault("tokens are in [0, V), times in [0, 1]", Masked, 5, Linear())
 def invalid_tokens_and_times_are_not_rejected(sample, self, x, t, generator=None, levels="independent"):
-    return sample(x.long().clamp(0, 4), t.nan_to_num(0.5).clamp(0, 1).expand(len(x)), generator, levels)
+    t = t.nan_to_num(0.5).clamp(0, 1)
+    return sample(x.long().clamp(0, 4), t if t.ndim == 2 else t.expand(len(x)), generator, levels)
 
 
 @fault("c_t = B t^(g/2) (1-t)^(g/2)", GIDD, 5, 0.3)
@@ -286,8 +290,7 @@ def the_probability_of_uniform_noise_is_divided_by_v_minus_1(_after, self, hazar
 
 @fault("q_t = exp(-log alpha G)", RateMatrix, torch.full((4, 4), 0.5) - 2 * torch.eye(4), Linear())
 def the_matrix_exponential_is_evaluated_at_t_in_place_of_the_hazard(predictive, self, p, t):
-    distributions = torch.stack([self.generator(time)[: self.vocab_size] for time in t.double()])
-    return p @ distributions.to(p.dtype)
+    return products_at(p, lambda time: self.exponential(time)[: self.vocab_size], t)
 
 
 @fault("rows are the states at s, columns those at t", RateMatrix, RATES, Linear())

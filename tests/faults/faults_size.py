@@ -6,6 +6,7 @@ from planting import fault, over
 from ddlib.hierarchies import Tree
 from ddlib.processes import Hierarchical, Masked, RateMatrix, Uniform, elapsed, span
 from ddlib.schedules import Linear
+from ddlib.utils.random import rand
 
 SIZE, SMALL = 200, 64
 
@@ -61,9 +62,11 @@ def state_indices_overflow_int8(likelihood, self, z, x, t):
 
 @fault("draws reach all states of the chain", Uniform, 300, Linear())
 def draws_use_cumulative_probabilities_in_half_precision(sample, self, x, t, generator=None, levels="independent"):
+    if levels == "balanced":
+        return sample(x, t, generator, levels)
     self.check_inputs(x=x, t=t)
     reached = self.marginal(x, t.double()).half().cumsum(-1)
-    u = torch.rand(x.shape, generator=generator).half()[..., None]
+    u = rand(x.shape, generator, x.device).half()[..., None]
     return (u >= reached).sum(-1).clamp_max(self.vocab_size - 1)
 
 

@@ -4,7 +4,7 @@ import torch
 from planting import WORDS, fault, hierarchical
 
 import ddlib as dd
-from ddlib.processes import Hierarchical, PerWord
+from ddlib.processes import Hierarchical, PerWord, unsqueeze_times
 from ddlib.processes.level_chain import PowerChain
 from ddlib.schedules import Cosine, Linear
 from ddlib.utils.random import rand
@@ -41,8 +41,10 @@ def the_return_rate_omits_the_power(return_rates, self, t):
 
 @fault("alpha^gamma_x for every x", PerWord, build=paced)
 def sample_uses_power_1_for_all_tokens(sample, self, x, t, generator=None, levels="independent"):
-    stays = rand(x.shape, generator, x.device) < self.schedule.alpha(t.double())[:, None]
+    if levels == "balanced":
+        return sample(x, t, generator, levels)
     self.check_inputs(x=x, t=t)
+    stays = rand(x.shape, generator, x.device) < unsqueeze_times(self.schedule.alpha(t.double()))
     return torch.where(stays, x, self.vocab_size)
 
 

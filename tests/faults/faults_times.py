@@ -82,7 +82,7 @@ def time_moments_omit_the_occupancies(time_moments, self, t, divergences=None):
     return paid.sum(-1), (paid**2).sum(-1)
 
 
-@fault("time_density gives a density of times", GIDD, 5, 0.2)
+@fault("time_density gives a density of times", GIDD, 5, 0.2, raises="AttributeError")
 def time_density_returns_a_tensor(time_density, self, length, divergences=None, chance=1.0):
     return time_density(length, divergences, chance).masses
 
