@@ -60,7 +60,7 @@ def state_indices_overflow_int8(likelihood, self, z, x, t):
     return likelihood(z.to(torch.int8).long() % 128, x, t)
 
 
-@fault("draws reach all states of the chain", Uniform, 300, Linear())
+@fault("draws have the frequencies of the marginal, also for small probabilities", Uniform, 300, Linear())
 def draws_use_cumulative_probabilities_in_half_precision(sample, self, x, t, generator=None, levels="independent"):
     if levels == "balanced":
         return sample(x, t, generator, levels)
