@@ -8,12 +8,13 @@ from planting import fault, tree
 
 from ddlib.hierarchies import Banded, Blur, Dense, Kernels, Soft, Sparse
 from ddlib.hierarchies.kernels import Kernel
-from ddlib.processes import Hierarchical
+from ddlib.processes import Hierarchical, unsqueeze_times
 from ddlib.processes.edge_chain import EdgeChain, Polynomials
 from ddlib.schedules import Cosine, Linear, Rate, Window
 
 DIVERGENCE = sys.modules["ddlib.processes.hierarchical_kl"]
 UNLIKE, STAGED = [Cosine(), Linear()], [Window(Linear(), 0.0, 0.5), Window(Linear(), 0.5, 1.0)]
+OVERLAPPING = [Window(Linear(), 0.0, 0.6), Window(Linear(), 0.4, 1.0)]
 SQUARE = Dense([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.3, 0.0, 0.7]])
 REPEATED = Sparse([[0, 0], [0, 1], [1, 1]], [[0.3, 0.7], [0.6, 0.4], [0.5, 0.5]])
 MEMBERS = [[1.0, 0.0], [0.5, 0.5], [0.2, 0.8], [0.0, 1.0]]
@@ -51,7 +52,7 @@ def the_derivatives_of_the_edge_hazards_are_shifted_by_one_edge(derivative, self
     return derivative(values).roll(-1, -1)
 
 
-@edges("integrals of polynomials of degree 16", within=Polynomials)
+@edges("integrals of polynomials of degree 16 are exact", within=Polynomials)
 def integrals_use_the_trapezoidal_rule(integral, self, values):
     areas = (values[..., 1:] + values[..., :-1]) * self.points.diff()
     return torch.nn.functional.pad(areas.cumsum(-1), (1, 0))
@@ -63,7 +64,7 @@ def transition_matrices_of_panels_are_multiplied_in_the_wrong_order(_product, se
     return _product(first + half, count - half) @ _product(first, half)
 
 
-@edges("results belong to their times")
+@edges("the results of a batch of times are in the order of the times")
 def the_results_of_a_batch_of_times_are_in_reverse_order(_distinct, self, function, *times):
     return _distinct(function, *times).flip(0)
 
@@ -80,17 +81,17 @@ def entry_times_ignore_the_hazard_before_the_level_was_entered(entry_times, self
     return torch.stack(found, -1).cummax(-1).values
 
 
-@edges("T(s, t) over all panels between", STAGED)
+@edges("T(s, t) is the product over all panels between s and t", OVERLAPPING)
 def the_transition_omits_the_last_whole_panel(_product, self, first, count):
     return _product(first, (count - 1).clamp_min(0))
 
 
-@edges("a window ends at its end", STAGED, Window)
+@edges("the times of a window's hazards lie between its start and its end", STAGED, Window)
 def the_time_of_a_hazard_in_a_window_omits_its_start(time_of, self, hazard):
     return time_of(hazard) - self.start
 
 
-@fault("-alpha' / alpha in units of t", Window, Linear(), 0.0, 0.6)
+@fault("rate = -alpha' / alpha, alpha' the derivative by t", Window, Linear(), 0.0, 0.6)
 def the_rate_of_a_window_is_not_divided_by_its_length(rate, self, t):
     return rate(t) * (self.end - self.start)
 
@@ -100,7 +101,7 @@ def the_inverse_of_a_window_omits_its_start(inverse, self, alpha):
     return inverse(alpha) - self.start
 
 
-@fault("the integral from 0", Rate, "2/(1 - t)", build=made)
+@fault("hazard(t) is the integral of the rate from 0 to t", Rate, "2/(1 - t)", build=made)
 def the_hazard_of_a_rate_restarts_at_0_in_each_panel(hazard, self, t):
     panel = (torch.searchsorted(self._grid, t.double().contiguous(), right=True) - 1).clamp(0, len(self._grid) - 2)
     return hazard(t) - hazard(self._grid[panel].to(t))
@@ -112,8 +113,8 @@ def the_times_of_hazards_are_rounded_to_three_decimals(time_of, self, hazard):
 
 
 @fault("K(parent|child), rows sum to 1", lambda: Kernels([Banded(5, [1.0, 2.0, 1.0])]), within=Banded)
-def a_banded_kernel_is_normalised_over_children_in_place_of_parents(__init__, self, *arguments):
-    __init__(*arguments)
+def a_banded_kernel_is_normalised_over_children_in_place_of_parents(__init__, self, *arguments, **options):
+    __init__(*arguments, **options)
     self.values = self.values / self.matrix().sum(0)[self.index]
 
 
@@ -132,18 +133,18 @@ def the_product_of_two_matrices_starts_with_the_upper_one(then, self, upper):
     return Dense(upper.matrix() @ self.values) if upper.num_parents == self.num_parents else then(upper)
 
 
-@levels("log u_1(z|p), however small", Kernel, Dense(MEMBERS))
+@levels("log u_1(z|p) is accurate for very small probabilities", Kernel, Dense(MEMBERS))
 def log_push_clamps_relative_masses_at_exp_of_minus_20(log_push, self, log_probs):
     highest = log_probs.amax(-1, keepdim=True)
     return self.push((log_probs - highest).exp()).clamp_min(math.exp(-20)).log() + highest
 
 
-@levels("log u_1(z|p), however small", Kernel, Dense(MEMBERS))
+@levels("log u_1(z|p) is accurate for very small probabilities", Kernel, Dense(MEMBERS))
 def log_mass_is_clamped_at_minus_20(log_mass, self, log_probs, parent):
     return log_mass(log_probs, parent).clamp_min(-20.0)
 
 
-@levels("probabilities of equal parents add", Sparse, REPEATED)
+@levels("the probabilities of equal parents are added", Sparse, REPEATED)
 def at_parents_does_not_sum_the_probabilities_of_equal_parents(at_parents, self, child, *values):
     _, part, *others = at_parents(child, *values)
     return part, part, *others
@@ -155,30 +156,30 @@ def the_column_omits_the_first_child_of_a_state(_below, self, parent):
     return child[..., 1:], probability[..., 1:]
 
 
-@fault("every child may have every parent")
+@fault("mixes is true only if every child may have every parent")
 def mixes_is_true_for_a_kernel_with_zero_entries(patch):
     patch.setattr(Kernel, "mixes", property(lambda self: True))
     return Kernels([Dense(MEMBERS)])
 
 
-@levels("inversion of the row", Kernel, SQUARE)
+@levels("a parent is drawn by inversion of the cumulative row", Kernel, SQUARE)
 def sample_never_draws_the_last_parent(sample, self, child, u):
     return sample(child, u).clamp_max(max(self.num_parents - 2, 0))
 
 
-@levels("probabilities of equal parents add", Sparse, REPEATED)
+@levels("the probabilities of equal parents are added", Sparse, REPEATED)
 def row_keeps_only_the_last_of_equal_parents(row, self, child):
     empty = self.values.new_zeros(*child.shape, self.num_parents)
     return empty.scatter(-1, self.index[child], self.values[child])
 
 
-@levels("probabilities of equal parents add", Sparse, REPEATED)
+@levels("the probabilities of equal parents are added", Sparse, REPEATED)
 def entry_keeps_only_the_first_of_equal_parents(entry, self, child, parent):
     hit = self.index[child] == parent[..., None]
     return torch.where(hit & (hit.cumsum(-1) == 1), self.values[child], 0.0).sum(-1)
 
 
-@levels("every parent with its probability", Sparse, REPEATED)
+@levels("each parent is drawn with its probability", Sparse, REPEATED)
 def sample_always_returns_the_first_listed_parent(sample, self, child, u):
     return self.index[child, 0]
 
@@ -193,13 +194,19 @@ def the_product_of_sparse_kernels_uses_only_the_likeliest_upper_parents(patch):
     )
 
 
-@fault("every cluster of a token, with its probability")
+@fault("a token is in each of its clusters with its probability")
 def plain_is_true_for_a_kernel_with_several_parents(patch):
     patch.setattr(Dense, "plain", property(lambda self: True))
     return Hierarchical(Soft(MEMBERS), Linear())
 
 
-@fault("a mean over the children that z may have", Hierarchical, Kernels.examples()[1], Linear(), within=DIVERGENCE)
+@fault(
+    "the mean is over the children of positive probability",
+    Hierarchical,
+    Kernels.examples()[1],
+    Linear(),
+    within=DIVERGENCE,
+)
 def children_of_probability_0_are_not_excluded_from_the_mean(_members_term, hierarchy, i, j, log_probs, x, local, u_z):
     given = hierarchy.between(0, i).row(x)
     pi = hierarchy.between(i, j).column(local) * given / u_z.clamp_min(1e-300)[..., None]
@@ -213,10 +220,10 @@ def the_mean_over_children_is_not_conditioned_on_z(_members_term, hierarchy, i, 
     return (given.to(log_probs.dtype) * ratio).sum(-1)
 
 
-@fault("KL(q_t(.|x) || q_t), over all clusters", Hierarchical, Blur(5, [1.0]), Linear())
+@fault("KL(q_t(.|x) || q_t) is a sum over all clusters", Hierarchical, Blur(5, [1.0]), Linear())
 def the_prior_kl_uses_only_the_likeliest_parent_of_each_token(prior_kl, self, x, t=None):
     times = self._one().expand(len(x)) if t is None else t
-    occupied, size = self.occupancies(times)[:, None], self.vocab_size
+    occupied, size = unsqueeze_times(self.occupancies(times), 1), self.vocab_size
     typical = self.hierarchy.level_probs(torch.full((size,), 1 / size, dtype=torch.float64))
     found = sum(occupied[..., i] * -typical[i][self.hierarchy.between(0, i).parents[x]].log() for i in (1, 2))
     return found + occupied[..., 0] * torch.tensor(float(size)).log()

@@ -14,14 +14,14 @@ def with_map(cls, xi=0.8):
     return type("Planted", (Hierarchy,), {})([cls(right.parents, 4, right.keep, right.spread), ROOT], [2.0, 1.0])
 
 
-@fault("stray mass is (1-xi)/(N-1)")
+@fault("every other parent has the probability (1-xi)/(N-1)")
 def map_rows_sum_to_less_than_1_as_in_the_published_code(patch):
     xi, stray = 0.8, 0.2 / 4
     edge = Map(torch.tensor(WORDS), 4, xi - stray, torch.full((4,), stray, dtype=torch.float64))
     return type("Planted", (Hierarchy,), {})([edge, ROOT])
 
 
-@fault("K_i maps onto its clusters")
+@fault("every cluster of K_i has a child")
 def a_cluster_has_no_child(patch):
     return type("Planted", (Hierarchy,), {})([Map(torch.tensor([0, 0, 1, 1, 2, 2]), 4), ROOT])
 
@@ -47,12 +47,12 @@ def log_push_sums_log_probabilities_in_place_of_probabilities(log_push, self, lo
     return zero.scatter_add(-1, self.parents.expand_as(log_probs), log_probs)
 
 
-@fault("every other parent with (1-xi)/(N-1)", Map, build=with_map)
+@fault("every other parent has the probability (1-xi)/(N-1)", Map, build=with_map)
 def sample_never_draws_any_of_the_other_parents(sample, self, child, u):
     return self.parents[child]
 
 
-@fault("every other parent with (1-xi)/(N-1)", Map, build=with_map)
+@fault("every other parent has the probability (1-xi)/(N-1)", Map, build=with_map)
 def sample_includes_the_right_parent_among_the_other_parents(sample, self, child, u):
     right = self.parents[child]
     stray = ((u - 0.8) / 0.2 * 4).long().clamp(0, 3)
@@ -65,22 +65,22 @@ def maps_over_several_levels_omit_the_probability_of_the_other_parents(between, 
     return far if upper == lower + 1 else Map(far.parents, far.num_parents)
 
 
-@fault("states are words, then levels", Tree, build=tree)
+@fault("tokens come first, then the states of each level", Tree, build=tree)
 def offsets_of_levels_above_the_tokens_are_one_too_high(offsets, self):
     return tuple(offset + (i > 0) for i, offset in enumerate(offsets))
 
 
-@fault("states are words, then levels", Tree, build=tree)
+@fault("tokens come first, then the states of each level", Tree, build=tree)
 def the_last_state_of_a_level_is_assigned_to_the_level_above(level_of, self, z):
     return torch.bucketize(z + 1, self.ends, right=True)
 
 
-@fault("L_n is the mask alone", Tree, build=tree)
+@fault("the last level contains only the mask", Tree, build=tree)
 def num_states_is_one_too_high(num_states, self):
     return sum(self.levels) + 1
 
 
-@fault("K_1 of the second edge", Tree, build=deep)
+@fault("the map over the second edge has the xi of this edge", Tree, build=deep)
 def the_map_over_two_levels_has_the_xi_of_its_first_edge(__init__, self, *arguments, **options):
     __init__(*arguments, **options)
     self.composed["0-2"] = parent_map([ABOVE[w] for w in WORDS], 0.8)

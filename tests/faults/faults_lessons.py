@@ -5,7 +5,8 @@ import sys
 import torch
 from planting import deep, fault, tree
 
-from ddlib.processes import Hierarchical
+from ddlib.processes import Hierarchical, unsqueeze_times
+from ddlib.processes.broadcasting import gather_last
 from ddlib.schedules import Linear
 from ddlib.weightings import Clip, Constant, Weighting
 
@@ -50,20 +51,20 @@ def positive_weights_are_replaced_by_the_largest_weight_of_the_batch_row(__call_
 fault("the given weight is not modified", Weighting)(
     the_given_weight_is_clamped_in_place=lambda __call__, self, process, weight, x, z, t: weight.clamp_(max=2.0)
 )
-fault("some state of each time has a weight", Weighting)(
+fault("at every time some state has a positive weight", Weighting)(
     the_weight_is_0_at_late_times=lambda __call__, self, process, weight, x, z, t: weight * (t < 0.9).double()[:, None]
 )
-fault("a rule that changes weights is not the bound", Clip, 2.0)(
+fault("a weighting that changes weights is not declared to be the bound", Clip, 2.0)(
     a_clipped_weighting_is_declared_to_be_the_bound=lambda bound, self: True
 )
 
 
-@fault("loss = weighting's weight times divergence", Constant, within=TRAINING)
+@fault("the loss is the weight of the weighting times the divergence", Constant, within=TRAINING)
 def the_loss_is_also_multiplied_by_the_weight_of_the_bound(weighted, rule, process, weight, *given):
     return weight * weighted(rule, process, weight, *given)
 
 
-@fault("the fused loss uses the same rule", Clip, 2.0, within=PLANS)
+@fault("the fused loss uses the weighting", Clip, 2.0, within=PLANS)
 def the_fused_loss_ignores_the_weighting(weighted, rule, process, weight, *given):
     return weight
 
@@ -77,8 +78,8 @@ def all_edges_below_a_state_have_share_1(edge_shares, self, z, t, edge_weights=N
 @fault("w_i s_ij = F_{j-1} / (a_j + ... + a_n)", Hierarchical, deep(), Linear())
 def the_flux_of_an_edge_is_divided_evenly_among_all_levels(edge_shares, self, z, t, edge_weights=None):
     found, weights, level = edge_shares(z, t, edge_weights), self.weights(t), self.level_of(z)
-    occupied, own = (of.gather(1, level)[..., None] for of in (self.occupancies(t), weights))
-    evenly = (weights * self.occupancies(t))[:, None, 1:] / self.hierarchy.depth / occupied / own
+    occupied, own = (gather_last(of, level)[..., None] for of in (self.occupancies(t), weights))
+    evenly = unsqueeze_times(weights * self.occupancies(t), 1)[..., 1:] / self.hierarchy.depth / occupied / own
     return found if edge_weights is not None else torch.where(found > 0, evenly, 0.0)
 
 
@@ -89,7 +90,7 @@ def each_edge_below_a_state_has_the_share_of_the_next_edge(edge_shares, self, z,
     return found if edge_weights is not None else outwards
 
 
-@fault("edges above a state have no share", Hierarchical, tree(), Linear())
+@fault("edges above a state have share 0", Hierarchical, tree(), Linear())
 def the_divergence_at_a_cluster_includes_the_edge_above_it(
     edges_weighted_divergence, self, logits, x, z, t, edge_weights=None
 ):
@@ -99,35 +100,35 @@ def the_divergence_at_a_cluster_includes_the_edge_above_it(
     return weight, torch.where(self.level_of(z) == 1, divergence - cluster, divergence)
 
 
-@fault("the way from z is P(y|z, x), not P(y|x)", Hierarchical, deep(), Linear(), within=DIVERGENCE)
+@fault("the path from z has the distribution P(y|z, x)", Hierarchical, deep(), Linear(), within=DIVERGENCE)
 def the_distribution_of_the_path_is_not_conditioned_on_z(_members_term, hierarchy, i, j, probs, x, here, u_z):
     given = hierarchy.between(0, i).row(x)
     return torch.where(given > 0, given * (given.clamp_min(1e-300).log() - probs), 0.0).sum(-1)
 
 
-@fault("edges add up to the whole way", Hierarchical, tree(), Linear())
+@fault("the terms of all edges below a state sum to its term of the bound", Hierarchical, tree(), Linear())
 def edge_shares_omit_the_lowest_edge_at_states_above_the_first_level(edge_shares, self, z, t, edge_weights=None):
     found = edge_shares(z, t, edge_weights).clone()
     found[..., 0] = torch.where(self.level_of(z) > 1, 0.0, found[..., 0])
     return found
 
 
-@fault("the fused losses are the plain ones", Hierarchical, tree(xi=1.0), Linear(), within=PLANS)
+@fault("the fused losses equal the unfused losses", Hierarchical, tree(xi=1.0), Linear(), within=PLANS)
 def the_fused_loss_gives_share_1_to_the_edges_below_clusters(_shares, process, weights, rows):
     found = _shares(process, weights, rows)
     return torch.where(process.level_of(rows.z[:, None]) == 1, (found > 0).double(), found)
 
 
-@fault("the fused losses are the plain ones", Hierarchical, tree(xi=1.0), Linear(), within=SIBLINGS)
+@fault("the fused losses equal the unfused losses", Hierarchical, tree(xi=1.0), Linear(), within=SIBLINGS)
 def the_gradient_of_the_bias_omits_the_edge_shares(add_product, into, columns, left, scaled):
     add_product(into, columns, left, torch.ones_like(scaled) if scaled.shape[1] == 1 else scaled)
 
 
-@fault("the fused losses are the plain ones", Hierarchical, tree(xi=1.0), Linear(), within=SIBLINGS)
+@fault("the fused losses equal the unfused losses", Hierarchical, tree(xi=1.0), Linear(), within=SIBLINGS)
 def the_sibling_loss_uses_the_edge_shares_in_reverse_order(parts, children, levels, rows, level, hard, shares=None):
     return parts(children, levels, rows, level, hard, None if shares is None else shares.flip(-1))
 
 
-@fault("the fused losses are the plain ones", Hierarchical, deep(), Linear(), within=STATISTICS)
+@fault("the fused losses equal the unfused losses", Hierarchical, deep(), Linear(), within=STATISTICS)
 def the_fused_loss_counts_only_the_edge_directly_below_a_state(children, hierarchy, log_px, finest, x, z, shares=None):
     return children(hierarchy, log_px, finest, x, z)

@@ -13,7 +13,7 @@ DIVERGENCE, PROCESS = (sys.modules[f"ddlib.processes.{name}"] for name in ("hier
 RING = torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0) - 1.5 * torch.eye(4)
 
 
-@fault("a step comes down by any number of levels")
+@fault("a step may descend by several levels")
 def the_discrete_term_omits_descents_by_more_than_one_level(patch):
     class Broken(Hierarchical):
         def step_divergence(self, logits, x, z, t, s):
@@ -24,7 +24,7 @@ def the_discrete_term_omits_descents_by_more_than_one_level(patch):
     return hierarchical(Broken, deep())
 
 
-@fault("KL over the members of every level below")
+@fault("the discrete term contains the KL divergence in each lower level")
 def descents_by_several_levels_have_the_kl_of_a_descent_to_tokens(patch):
     original = DIVERGENCE._over
 
@@ -36,7 +36,7 @@ def descents_by_several_levels_have_the_kl_of_a_descent_to_tokens(patch):
     return hierarchical(Hierarchical, deep())
 
 
-@fault("KL(e_x || e_p): whether the word was redrawn")
+@fault("the discrete term contains KL(e_x || e_p), e the probability of resampling")
 def the_discrete_term_of_gidd_is_halved_where_z_equals_x(patch):
     class Broken(GIDD):
         def step_divergence(self, logits, x, z, t, s):
@@ -46,7 +46,7 @@ def the_discrete_term_of_gidd_is_halved_where_z_equals_x(patch):
     return Broken(5, 0.3)
 
 
-@fault("the chance to have been redrawn since s, not until t")
+@fault("the discrete term contains the probability of resampling between s and t")
 def the_discrete_term_of_uniform_noise_replaces_s_by_0(patch):
     class Broken(Uniform):
         def step_divergence(self, logits, x, z, t, s):
@@ -55,7 +55,7 @@ def the_discrete_term_of_uniform_noise_replaces_s_by_0(patch):
     return Broken(5, Linear())
 
 
-@fault("KL(p(z_s|z_t, x) || p(z_s|z_t, p)), the truth first")
+@fault("the discrete term is KL(p(z_s|z_t, x) || p(z_s|z_t, p))")
 def the_dense_discrete_term_exchanges_truth_and_model(patch):
     def step(self, logits, x, z, t, s):
         words = torch.nn.functional.one_hot(x, self.vocab_size).double()
@@ -67,7 +67,7 @@ def the_dense_discrete_term_exchanges_truth_and_model(patch):
     return RateMatrix(RING, Linear())
 
 
-@fault("the posteriors of one z at one t")
+@fault("the discrete term compares posteriors given z_t")
 def the_dense_discrete_term_compares_marginals_at_s_in_place_of_posteriors(patch):
     def step(self, logits, x, z, t, s):
         words = torch.nn.functional.one_hot(x, self.vocab_size).double()
@@ -78,7 +78,7 @@ def the_dense_discrete_term_compares_marginals_at_s_in_place_of_posteriors(patch
     return RateMatrix(RING, Linear())
 
 
-@fault("balance is the mean over this text's weight")
+@fault("the importance weight is the mean weight divided by the weight of the sequence")
 def the_importance_weight_is_inverted(patch):
     class Broken(Masked):
         def importance_weight(self, x, z, t):
@@ -98,7 +98,7 @@ def the_mean_weight_includes_only_the_flux_into_the_mask(patch):
     return hierarchical(Broken)
 
 
-@fault("one token is drawn where the bound has its weight, and no other")
+@fault("a balanced draw draws one token in proportion to its weight, the others from q_t")
 def balanced_draws_mask_all_tokens(patch):
     class Broken(Masked):
         def sample(self, x, t, generator=None, levels="independent"):
@@ -108,7 +108,7 @@ def balanced_draws_mask_all_tokens(patch):
     return Broken(5, Linear())
 
 
-@fault("the chosen token's level by the fluxes")
+@fault("the level of the chosen token is drawn in proportion to the fluxes")
 def balanced_draws_always_mask_the_chosen_token(patch):
     class Broken(Hierarchical):
         def _inflow(self, t):
@@ -118,7 +118,7 @@ def balanced_draws_always_mask_the_chosen_token(patch):
     return hierarchical(Broken)
 
 
-@fault("balance is 0 only where the bound is")
+@fault("the importance weight is 0 only where the bound is 0")
 def the_importance_weight_omits_the_clusters(patch):
     class Broken(Hierarchical):
         def _inflow(self, t):
@@ -132,7 +132,7 @@ def the_importance_weight_omits_the_clusters(patch):
     return hierarchical(Broken)
 
 
-@fault("the chosen token is redrawn at the rates of the moment")
+@fault("the chosen token is redrawn by the rates at time t")
 def balanced_draws_of_gidd_resample_by_the_mixture_of_a_fixed_time(patch):
     class Broken(GIDD):
         def _resample(self, mixture, like, generator):
@@ -146,7 +146,7 @@ def balanced_draws_of_gidd_resample_by_the_mixture_of_a_fixed_time(patch):
     return Broken(5, 0.3)
 
 
-@fault("the chosen token is any of the text")
+@fault("the chosen token may be at any position of the sequence")
 def balanced_draws_always_choose_the_first_token(patch):
     class Broken(Masked):
         def sample(self, x, t, generator=None, levels="independent"):
@@ -158,7 +158,7 @@ def balanced_draws_always_choose_the_first_token(patch):
     return Broken(5, Linear())
 
 
-@fault("balanced levels are keyed per example")
+@fault("balanced draws of an example do not depend on the rest of the batch")
 def balanced_draws_choose_the_same_position_in_all_batch_rows(patch):
     class Broken(Masked):
         def sample(self, x, t, generator=None, levels="independent"):

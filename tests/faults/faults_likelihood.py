@@ -31,7 +31,7 @@ def choosing(patch, look):
     return Confidence("probability")
 
 
-@fault("the order chooses independently of x")
+@fault("the order does not depend on the true tokens x")
 def the_order_scores_positions_by_the_probability_of_their_true_descendants(patch):
     def scores(run, out, level, x):
         below = run.process.ascend(x, (level - 1).clamp_min(0))
@@ -40,7 +40,7 @@ def the_order_scores_positions_by_the_probability_of_their_true_descendants(patc
     return choosing(patch, scores)
 
 
-@fault("the order chooses independently of x")
+@fault("the order does not depend on the true tokens x")
 def the_order_scores_positions_by_predictions_from_the_true_tokens(patch):
     def scores(run, out, level, x):
         logits = run.predict(x, torch.zeros(len(x), dtype=torch.float64))[out.b, out.i]
@@ -49,7 +49,7 @@ def the_order_scores_positions_by_predictions_from_the_true_tokens(patch):
     return choosing(patch, scores)
 
 
-@fault("a cluster has the mass of its words", Confidence, within=READS)
+@fault("the probability of a cluster is the sum over its tokens", Confidence, within=READS)
 def the_likelihood_of_a_cluster_is_that_of_its_first_token(transition_log_prob, run, out, landed, force):
     level = run.process.level_of(landed[:, None])[:, 0]
     words = out.words(torch.zeros_like(level))[:, 0].log_softmax(-1)
@@ -59,7 +59,7 @@ def the_likelihood_of_a_cluster_is_that_of_its_first_token(transition_log_prob, 
     return torch.where(level > 0, words.gather(1, own[:, None])[:, 0], transition_log_prob(run, out, landed, force))
 
 
-@fault("the distribution of a token is that under its cluster", EntropyBounded, 0.0, within=READS)
+@fault("the probability of a token is conditioned on its cluster", EntropyBounded, 0.0, within=READS)
 def the_likelihood_of_a_token_is_normalised_over_all_tokens(transition_log_prob, run, out, landed, force):
     words = out.words(torch.zeros_like(landed))[:, 0].log_softmax(-1)
     word = landed < run.process.vocab_size
@@ -67,27 +67,27 @@ def the_likelihood_of_a_token_is_normalised_over_all_tokens(transition_log_prob,
     return torch.where(word, found, transition_log_prob(run, out, landed, force))
 
 
-@fault("every edge counts", LeftToRight, within=READS)
+@fault("the likelihood includes the descents over all edges", LeftToRight, within=READS)
 def the_likelihood_omits_descents_from_the_mask(transition_log_prob, run, out, landed, force):
     return torch.where(out.z == run.process.num_states - 1, 0.0, transition_log_prob(run, out, landed, force))
 
 
-@fault("every edge counts", Confidence, within=READS)
+@fault("the likelihood includes the descents over all edges", Confidence, within=READS)
 def the_likelihood_omits_descents_to_clusters(transition_log_prob, run, out, landed, force):
     return torch.where(landed < run.process.vocab_size, transition_log_prob(run, out, landed, force), 0.0)
 
 
-@fault("a sequence is read with the model times of sampling", LeftToRight, within=READS)
+@fault("the likelihood uses the model times of sampling", LeftToRight, within=READS)
 def the_model_time_of_the_likelihood_is_always_1(model_time, run, z, expected):
     return torch.ones(len(z), dtype=torch.float64)
 
 
-@fault("a text is read in as many steps as it is drawn", LeftToRight, within=READING)
-def the_likelihood_ignores_the_number_of_steps(likelihood, *args, steps, **options):
+@fault("the likelihood uses the number of steps of sampling", LeftToRight, within=READING)
+def the_likelihood_ignores_the_number_of_steps(likelihood, *args, steps=None, **options):
     return likelihood(*args, **options)
 
 
-@fault("only an order without chance has a likelihood in closed form")
+@fault("only a deterministic order has a likelihood in closed form")
 def an_order_with_random_noise_is_declared_to_be_deterministic(patch):
     class Broken(Confidence):
         deterministic = True
@@ -103,21 +103,23 @@ def the_likelihood_evaluates_the_positions_of_a_group_one_at_a_time(read_steps, 
     return read_steps(order, run, x, None if group is None else 1)
 
 
-@fault("each position of a chain is read given all before it", LeftToRight, within=COSTS)
+@fault("each position of a chain is conditioned on all positions before it", LeftToRight, within=COSTS)
 def the_chain_has_the_log_probabilities_of_the_sets(_chain, order, run, x, start, moves):
     return moves
 
 
-@fault("the order of a chain depends on the states alone", Confidence, within=COSTS._Moves)
-def the_chain_orders_positions_by_the_log_probability_of_the_true_tokens(of, cls, run, step):
-    return of(run, step._replace(preference=step.log_probs))
+@fault("the order of a chain depends only on the states")
+def the_chain_orders_positions_by_the_log_probability_of_the_true_tokens(patch):
+    right = COSTS._Moves.of
+    patch.setattr(COSTS._Moves, "of", lambda run, step: right(run, step._replace(preference=step.log_probs)))
+    return Confidence()
 
 
-@fault("a block is read given the tokens of the blocks before it", EntropyBounded, 0.0, within=READS.BlockContexts)
+@fault("a block is conditioned on the tokens of the blocks before it", EntropyBounded, 0.0, within=READS.BlockContexts)
 def the_likelihood_replaces_all_tokens_before_a_block_by_token_0(at, self, before, *behind):
     return at(torch.zeros_like(before), *behind)
 
 
-@fault("a step of a draw is the step that is read", LeftToRight)
+@fault("sampling and likelihood use the same order", LeftToRight)
 def draws_use_another_order_than_the_likelihood(step, self, run, state, k):
     return Confidence().step(run, state, k)

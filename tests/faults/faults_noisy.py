@@ -30,48 +30,48 @@ def the_probability_of_resampled_clusters_is_counted_as_kept(shares, self, t):
     return LevelProbs(kept + moved, redrawn - moved)
 
 
-@fault("the flag of q_{t|s} counts from s", Noisy, build=noisy)
+@fault("q_{t|s} contains only resampling after s", Noisy, build=noisy)
 def the_transition_from_tokens_starts_at_time_0(transition, self, s, t):
     result, first = transition(s, t), transition(0.0, t)
     result[:6] = first[:6]
     return result
 
 
-@fault("a redraw leaves its state", Noisy, build=noisy)
+@fault("resampling counts in the exit rate", Noisy, build=noisy)
 def the_diagonal_of_the_rate_matrix_omits_resampling(rate_matrix, self, t):
     q = rate_matrix(t)
     return q + torch.diag(torch.cat([self.chain.rates, torch.zeros(1).double()])[self._level])
 
 
-@fault("pi is the distribution of the tokens that are drawn", Noisy, build=noisy)
+@fault("resampled tokens follow pi", Noisy, build=noisy)
 def tokens_are_resampled_uniformly_in_place_of_by_frequency(_resample, self, like, generator):
     return self._uniform_tokens(like.shape, generator, like.device)
 
 
-@fault("a redrawn cluster is one of pi_i", Noisy, build=noisy)
+@fault("resampled clusters follow pi_i", Noisy, build=noisy)
 def resampled_clusters_are_drawn_as_clusters_of_the_original_token(_ascend, self, z, state, generator):
     return _ascend(z, torch.where(state == 3, 2, state), generator)
 
 
-@fault("into z come flows from its own level", Noisy, build=noisy)
+@fault("the bound contains flows into z from its own level", Noisy, build=noisy)
 def the_divergence_at_tokens_is_0(weighted_divergence, self, logits, x, z, t):
     weight, divergence = weighted_divergence(logits, x, z, t)
     return weight, torch.where(z < self.vocab_size, 0.0, divergence)
 
 
-@fault("q_t(y|x) = k u(y|x) + r pi(y) at the children too", Noisy, build=noisy)
+@fault("q_t(y|x) = k u(y|x) + r pi(y), also for the children", Noisy, build=noisy)
 def the_bound_computes_the_marginals_without_resampling(_sides, self, shares, i, log_probs, x):
     return _sides(LevelProbs(shares.kept, shares.redrawn * 1e-9), i, log_probs, x)
 
 
-@fault("cost A (e^m - 1 - m) / A(z), with m at y less m at z", Noisy, build=noisy)
+@fault("the divergence within a level is A (e^m - 1 - m) / A(z), m the difference between y and z", Noisy, build=noisy)
 def the_divergence_at_z_equal_to_x_is_a_scaled_cross_entropy(weighted_divergence, self, logits, x, z, t):
     weight, divergence = weighted_divergence(logits, x, z, t)
     log_p = logits.log_softmax(-1).gather(-1, x[..., None])[..., 0]
     return weight, torch.where(z == x, -log_p * 0.1, divergence)
 
 
-@fault("the mean weight is the sum of all fluxes, those of redraws among them", Noisy, build=noisy)
+@fault("the mean weight is the sum of all fluxes, including those of resampling", Noisy, build=noisy)
 def the_mean_weight_omits_the_fluxes_of_resampling(_weight_and_mean, self, x, z, t):
     mean, here = _weight_and_mean(x, z, t)
     kept, redrawn = self.shares(t)
@@ -85,13 +85,13 @@ def the_posterior_omits_resampling_between_s_and_t(shares_between, self, s, t):
     return LevelProbs(kept + redrawn, torch.zeros_like(redrawn))
 
 
-@fault("Q_t(y, z) q_t(y|p) / q_t(z|p) for members of z's own level", Noisy, build=noisy)
+@fault("the reverse rate within a level is Q_t(y, z) q_t(y|p) / q_t(z|p)", Noisy, build=noisy)
 def reverse_rates_within_a_level_are_0(reverse_rate, self, p, z, t):
     rates = reverse_rate(p, z, t)
     return torch.where(self._level == self.level_of(z)[..., None], 0.0, rates)
 
 
-@fault("a draw of z_s is one of the posterior", Noisy, build=noisy)
+@fault("draws of z_s follow the posterior", Noisy, build=noisy)
 def draws_of_z_s_replace_s_below_one_half_by_nearly_0(
     sample_given_level, self, logits, z, t, s, target, generator=None, **how
 ):
@@ -99,7 +99,7 @@ def draws_of_z_s_replace_s_below_one_half_by_nearly_0(
     return sample_given_level(logits, z, t, torch.where(s < 0.5, near, s), target, generator, **how)
 
 
-@fault("z_s is redrawn by pi in z's place, not by the network", Noisy, build=noisy)
+@fault("draws of z_s follow the posterior", Noisy, build=noisy)
 def a_share_of_the_drawn_tokens_is_replaced_by_uniform_tokens(
     sample_given_level, self, logits, z, t, s, target, generator=None, **how
 ):
@@ -109,12 +109,12 @@ def a_share_of_the_drawn_tokens_is_replaced_by_uniform_tokens(
     return torch.where(lost & (landed < self.vocab_size) & (z < self.vocab_size), words, landed)
 
 
-@fault("prior_kl is KL(q_t(.|x) || that of a uniform word), r pi on both sides", Noisy, build=noisy)
+@fault("prior_kl is KL(q_t(.|x) || q_t(.|uniform token)), with r pi in both", Noisy, build=noisy)
 def the_prior_kl_omits_resampling(prior_kl, self, x, t=None):
     return dd.processes.Hierarchical(self.hierarchy, self.schedule).prior_kl(x, t)
 
 
-@fault("levels between the words and the mask are redrawn as well", Noisy, deep(), Linear(), [0.2, 0.3, 0.1])
+@fault("states in the levels between tokens and mask are resampled too", Noisy, deep(), Linear(), [0.2, 0.3, 0.1])
 def the_rate_matrix_omits_resampling_in_the_first_level_of_clusters(rate_matrix, self, t):
     chain, q = self.chain, rate_matrix(t)
     other = Noisy(self.hierarchy, self.schedule, [*self.p_uniform[:1], 0.0, *self.p_uniform[2:]], self.frequency)

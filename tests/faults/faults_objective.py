@@ -6,7 +6,7 @@ import torch
 from planting import deep, fault, hierarchical, tree
 
 import ddlib as dd
-from ddlib.processes import GIDD, Hierarchical, Masked, each_time, gather_columns, interior
+from ddlib.processes import GIDD, Hierarchical, Masked, each_time, gather_columns, interior, unsqueeze_times
 from ddlib.schedules import Linear
 
 NELBO, BOUND = sys.modules["ddlib.objective.nelbo"], sys.modules["ddlib.objective.bound"]
@@ -61,7 +61,7 @@ def the_weight_of_the_mask_is_doubled_as_in_the_published_code(bend, self, weigh
 def the_weight_of_the_mask_follows_the_formula_printed_in_the_paper(bend, self, weight, divergence, logits, x, z, t):
     u, g = 1 - interior(t), 2.0
     printed = g * (1 - u ** (g - 1)) / (g * (1 - u) + u**g)
-    return torch.where(self.level_of(z) == 2, printed[:, None].to(weight), weight), divergence
+    return torch.where(self.level_of(z) == 2, unsqueeze_times(printed).to(weight), weight), divergence
 
 
 @fault("w_i = F_{i-1} / a_i, F the flux into the level", Closed, tree(), Linear())
@@ -70,7 +70,7 @@ def the_weight_of_clusters_uses_the_speed_of_the_edge_above(bend, self, weight, 
     return torch.where(self.level_of(z) == 1, flux.to(weight) * weight, weight), divergence
 
 
-@fault("KL(pi(.|z,x) || pi(.|z,p)) with its constant", Closed, tree(), Linear())
+@fault("the mask term is KL(pi(.|z,x) || pi(.|z,p)), including the entropy", Closed, tree(), Linear())
 def the_mask_term_omits_the_entropy_of_the_cluster_given_the_token(bend, self, weight, divergence, logits, x, z, t):
     row = self.hierarchy.maps[0].row(x).to(logits.dtype)
     constant = torch.xlogy(row, row).sum(-1)
@@ -92,7 +92,7 @@ def the_divergence_at_clusters_other_than_the_parent_has_an_additional_constant(
     return weight, torch.where(stray, divergence + 0.1, divergence)
 
 
-@fault("the bound is the hard mode's nowhere", Hierarchical, tree(), Linear())
+@fault("the divergence is over the children of z, not over the tokens", Hierarchical, tree(), Linear())
 def the_mask_term_is_the_cross_entropy_of_the_token(weighted_divergence, self, logits, x, z, t):
     word = -logits.log_softmax(-1).gather(-1, x[..., None])[..., 0]
     weight, divergence = weighted_divergence(logits, x, z, t)
@@ -104,7 +104,7 @@ def the_closed_form_has_the_wrong_sign(bend, self, weight, divergence, logits, x
     return weight, -divergence
 
 
-@fault("0 at level 0", Closed, tree(), Linear())
+@fault("weight and divergence are 0 at level 0", Closed, tree(), Linear())
 def tokens_have_a_positive_weight_and_divergence(bend, self, weight, divergence, logits, x, z, t):
     word = -logits.log_softmax(-1).gather(-1, x[..., None])[..., 0]
     words = self.level_of(z) == 0
@@ -117,7 +117,7 @@ def the_weight_depends_on_the_model(bend, self, weight, divergence, logits, x, z
     return weight * scale, divergence / scale
 
 
-@fault("sum over the children of every level", Hierarchical, deep(), Linear(), within=DIVERGENCE)
+@fault("the divergence is a sum over the children in each level", Hierarchical, deep(), Linear(), within=DIVERGENCE)
 def the_divergence_is_the_cross_entropy_of_the_tokens_likeliest_ancestor(
     _members_term, hierarchy, i, j, probs, x, here, u_z
 ):
@@ -137,13 +137,13 @@ def logits_are_normalised_in_place(weighted_divergence, self, logits, x, z, t):
     return weighted_divergence(logits, x, z, t)
 
 
-@fault("float32 follows float64", Masked, 5, Linear())
+@fault("results in float32 agree with those in float64", Masked, 5, Linear())
 def the_divergence_is_rounded_to_bfloat16(weighted_divergence, self, logits, x, z, t):
     weight, divergence = weighted_divergence(logits, x, z, t)
     return weight, divergence if logits.dtype == torch.float64 else divergence.bfloat16().to(logits.dtype)
 
 
-@fault("KL + IS", GIDD, 5, 0.3)
+@fault("the divergence of GIDD is KL + IS", GIDD, 5, 0.3)
 def the_closed_form_of_gidd_omits_the_itakura_saito_term(weighted_divergence, self, logits, x, z, t):
     weight, divergence = weighted_divergence(logits, x, z, t)
     ratio = odds(self, logits, x, z, t)
@@ -183,7 +183,7 @@ def token_logits_omit_the_probability_of_the_cluster(token_logits, tree, logits)
     return tree.maps[0].log_shares(logits[..., : tree.vocab_size])
 
 
-@fault("child logits: LSE(siblings) - own logit")
+@fault("the loss of child logits is LSE(siblings) - own logit")
 def the_rank_of_each_child_in_its_family_is_shifted_by_one(patch):
     right = CHILDREN.Families.__init__
 
@@ -196,12 +196,12 @@ def the_rank_of_each_child_in_its_family_is_shifted_by_one(patch):
     return hierarchical(Hierarchical, tree(xi=1.0))
 
 
-@fault("the bound has a reconstruction term", Hierarchical, tree(xi=1.0), Linear(), within=BOUND)
+@fault("the reconstruction term depends on z", Hierarchical, tree(xi=1.0), Linear(), within=BOUND)
 def the_reconstruction_term_omits_the_evidence_of_z(posterior_logits, process, logits, z, t):
     return logits.log_softmax(-1)
 
 
-@fault("clipping is for training", dd.presets.mdlm, 5, within=NELBO._METHODS)
+@fault("the bound does not clip its weights", dd.presets.mdlm, 5, within=NELBO._METHODS)
 def the_bound_clips_its_weights_at_2(auto, process, logits, x, z, t):
     weight, divergence = process.weighted_divergence(logits, x, z, t)
     return weight.clamp_max(2.0) * divergence

@@ -15,7 +15,7 @@ from ddlib.utils.random import rand
 LEVELLED = sys.modules["ddlib.processes.level_process"]
 
 
-@fault("first chosen, then drawn", Confidence, "probability")
+@fault("positions are chosen before their children are drawn", Confidence, "probability")
 def positions_are_chosen_by_the_probability_of_drawn_children_as_in_maskgit(step, self, run, state, k):
     z, level, steps = state.z, levels(run, state.z), run.steps - k
     chance = torch.zeros(z.shape, dtype=torch.float64)
@@ -27,10 +27,10 @@ def positions_are_chosen_by_the_probability_of_drawn_children_as_in_maskgit(step
     return State(z, model_time(run, z, state.memo), state.memo)
 
 
-@fault("every row has a quota of its own", Confidence)
-def positions_are_chosen_across_the_whole_batch(choose, self, score, level, steps, noise=0.0):
+@fault("the number of chosen positions is that of the batch row", Confidence)
+def positions_are_chosen_across_the_whole_batch(choose, self, score, level, steps, noise=0.0, least=None):
     one = (value.view(1, -1) for value in (score + noise, level))
-    return choose(*one, steps).view_as(level)
+    return choose(*one, steps, 0.0, None if least is None else least.sum(0, keepdim=True)).view_as(level)
 
 
 @fault("pi(.|z, p) is in proportion to K(z|y) u(y|p)", Confidence, within=LEVELLED.LevelProcess)
@@ -53,31 +53,31 @@ def clusters_are_drawn_by_the_mean_logit_of_their_tokens(
     return torch.where(probs.isfinite(), mean, probs)
 
 
-@fault("xi < 1 lets a token leave its cluster on its way down", Confidence)
+@fault("with xi < 1 a descent may lead to tokens outside the cluster", Confidence)
 def the_sampler_sets_force_transition_to_true(step, self, run, state, k):
     self.force_transition = True
     return step(run, state, k)
 
 
-@fault("tokens are drawn, not maximised", EntropyBounded, 0.0, within=LEVELLED)
+@fault("tokens are drawn from their distribution", EntropyBounded, 0.0, within=LEVELLED)
 def the_likeliest_child_is_taken_in_place_of_a_draw(draw_logits, logits, u):
     return logits.argmax(-1)
 
 
-@fault("positions drawn at once are independent", Confidence)
+@fault("a joint is consistent only if positions drawn in the same step are independent", Confidence)
 def a_threshold_of_0_is_declared_to_have_a_consistent_joint(__init__, self):
     __init__(threshold=0.0)
     self.consistent_joint = True
 
 
-@fault("positions drawn at once are independent", EntropyBounded, 0.0)
+@fault("a joint is consistent only if positions drawn in the same step are independent", EntropyBounded, 0.0)
 def the_entropy_bound_subtracts_the_largest_entropy_twice(select, self, score, level):
     """Use the bound of the EB-sampler with one entropy too few: it unmasks two positions where none is certain."""
     entropies = (-score).masked_fill(level == 0, 0.0)
     return entropies.cumsum(-1) - 2 * entropies.cummax(-1).values <= self.gamma
 
 
-@fault("the choice is made by the present logits", Confidence)
+@fault("positions are chosen by the logits of the current step", Confidence)
 def logits_are_reused_in_every_second_step(step, self, run, state, k):
     memo, logits_before = state.memo if k else (state.memo, None)
     logits = run.predict(state.z, state.t) if logits_before is None or k % 2 == 0 else logits_before
@@ -86,12 +86,12 @@ def logits_are_reused_in_every_second_step(step, self, run, state, k):
     return after._replace(memo=(memo, logits))
 
 
-@fault("noise belongs to the example", Confidence, temperature=1.0)
+@fault("all draws use the given generator", Confidence, temperature=1.0)
 def the_noise_of_the_choice_is_drawn_from_the_global_generator(noise, self, run, z):
     return noise(type(run)(**{**vars(run), "generator": None}), z)
 
 
-@fault("the prompt takes no turn", Confidence)
+@fault("prompt positions do not count in the order", Confidence)
 def every_step_masks_the_prompt_and_may_draw_it_again(step, self, run, state, k):
     everywhere = type(run)(**{**vars(run), "free": torch.ones_like(run.free)})
     fixed = torch.where(run.free, state.z, run.process.num_states - 1)
@@ -99,13 +99,18 @@ def every_step_masks_the_prompt_and_may_draw_it_again(step, self, run, state, k)
 
 
 @fault(
-    "on its plateau time stands still, and z follows q at that time", Remask, 1.0, "loop", plateau=0.4, build=clamped
+    "on the plateau the process time is constant, and z follows q at that time",
+    Remask,
+    1.0,
+    "loop",
+    plateau=0.4,
+    build=clamped,
 )
 def the_state_has_the_grid_time_in_place_of_the_process_time(step, self, run, state, k):
     return step(run, state, k)._replace(t=at(run, k + 1))
 
 
-@fault("on its plateau time stands still, and z follows q at that time", Remask, 1.0, "loop", plateau=0.4)
+@fault("on the plateau the process time is constant, and z follows q at that time", Remask, 1.0, "loop", plateau=0.4)
 def ancestral_steps_continue_on_the_plateau(step, self, run, state, k):
     t, s = self.time(at(run, k)), self.time(at(run, k + 1))
     if not bool((t == s).all()):
@@ -113,12 +118,12 @@ def ancestral_steps_continue_on_the_plateau(step, self, run, state, k):
     return State(Ancestral().back(run, state.z, at(run, k), at(run, k + 1)), s)
 
 
-@fault("what climbs on the plateau comes down again", Remask, 1.0, "loop", plateau=0.4, within=LEVELLED)
+@fault("ascents on the plateau equal the descents", Remask, 1.0, "loop", plateau=0.4, within=LEVELLED)
 def tokens_ascend_on_the_plateau_without_compensating_descents(remask_coupling, joint, level, lift):
     return torch.where((level == 0)[..., None], remask_coupling(joint, level, lift), 0.0)
 
 
-@fault("exactness is claimed only where it is certain", Remask)
+@fault("a sampler is declared to be on the time grid only if it is", Remask)
 def the_confidence_rule_is_declared_to_be_on_the_time_grid(__init__, self):
     __init__(1.0, "confidence")
     self.on_time_grid = True
@@ -146,23 +151,23 @@ def climbed(process, level, chances, generator):
     return (rand(level.shape, generator, level.device)[..., None] >= probs.cumsum(-1)[..., :-1]).sum(-1)
 
 
-@fault("an overshoot comes back from u to s", Forwards, 0.5)
+@fault("the forward step of an overshoot leads from u to s", Forwards, 0.5)
 def the_forward_step_uses_the_transition_from_s_to_t(forwards, self, process, z, t, s, u, generator):
     return climbed(process, process.sample_level(z, t, u, generator), process.level_transition(s, t), generator)
 
 
-@fault("an overshoot comes back from u to s", Forwards, 0.5)
+@fault("the forward step of an overshoot leads from u to s", Forwards, 0.5)
 def the_forward_step_starts_at_the_level_before_the_reverse_step(forwards, self, process, z, t, s, u, generator):
     up = climbed(process, process.level_of(z), process.level_transition(u, s), generator)
     return torch.where(up > process.level_of(z), up, process.sample_level(z, t, u, generator))
 
 
-@fault("an overshoot comes back from u to s", Forwards, 0.5)
+@fault("the forward step of an overshoot leads from u to s", Forwards, 0.5)
 def the_forward_step_from_u_to_s_is_omitted(forwards, self, process, z, t, s, u, generator):
     return process.sample_level(z, t, u, generator)
 
 
-@fault("an overshoot comes back from u to s, by the process of the noise", Overshoot, 0.5)
+@fault("the forward step of an overshoot starts at the state at time u", Overshoot, 0.5)
 def the_forward_step_noises_clean_tokens_from_time_0_to_s(step, self, run, state, k):
     t, s = at(run, k), at(run, k + 1)
     u = (1 - self.amount) * s

@@ -75,12 +75,12 @@ def return_rates_use_the_time_of_the_previous_position(return_rates, self, t):
     return return_rates(next_one(t))
 
 
-@fault("KL(q_t(.|x) || q_t(.|uniform word)), t of the position", RateMatrix, MATRIX, Linear(), 3)
+@fault("KL(q_t(.|x) || q_t(.|uniform token)), t of the position", RateMatrix, MATRIX, Linear(), 3)
 def the_prior_kl_uses_the_time_of_the_first_position(prior_kl, self, x, t=None):
     return prior_kl(x, None if t is None else first(t))
 
 
-@fault("u ~ U[0, 1) of (seed, step, example)", Masked, 5, Linear())
+@fault("the noise u ~ U[0, 1) depends only on (seed, step, example)", Masked, 5, Linear())
 def noise_at_per_position_times_depends_on_the_first_index_of_the_batch(
     sample, self, x, t, generator=None, levels="independent"
 ):

@@ -44,17 +44,17 @@ def speeds_are_not_the_derivatives_of_the_times(patch):
     return Broken()
 
 
-@fault("a block that is drawn at random counts n times", Blocks, 2)
+@fault("speeds = dt / du, so that the measure of each position integrates to 1", Blocks, 2)
 def speeds_are_divided_by_the_number_of_blocks(speeds, self, u, chance):
     return speeds(u, chance) / self.parts(chance.shape[1])
 
 
-@fault("a block that is drawn at random counts n times", RandomOrder)
+@fault("speeds = dt / du, so that the measure of each position integrates to 1", RandomOrder)
 def speeds_are_twice_the_derivatives_of_the_times(speeds, self, u, chance):
     return 2 * speeds(u, chance)
 
 
-@fault("parts = how many even parts of [0, 1] other positions move in")
+@fault("parts is the number of equal segments of [0, 1] in which different positions move")
 def parts_returns_twice_the_number_of_blocks(patch):
     class Broken(Pace):
         def times(self, u, chance):
@@ -73,22 +73,22 @@ def parts_returns_twice_the_number_of_blocks(patch):
     return Broken()
 
 
-@fault("t_l(u) of a text depends on its own u and chance", Ramp)
+@fault("t_l(u) of a batch row depends only on its own u and chance", Ramp)
 def a_sequence_has_the_path_parameter_of_another_batch_row(times, self, u, chance):
     return times(u.roll(1), chance)
 
 
-@fault("t_l(u) of a text depends on its own u and chance", RandomOrder)
+@fault("t_l(u) of a batch row depends only on its own u and chance", RandomOrder)
 def all_batch_rows_have_the_order_of_the_first(turns, self, chance):
     return turns(chance)[:1].expand_as(chance)
 
 
-@fault("blocks go from left to right", Blocks, 1)
+@fault("blocks are ordered from left to right", Blocks, 1)
 def blocks_declared_to_go_from_left_to_right_go_from_right_to_left(turns, self, chance):
     return chance.shape[1] - 1 - turns(chance)
 
 
-@fault("blocks go from left to right, block positions at a time", Blocks, 2)
+@fault("blocks are ordered from left to right, with block positions each", Blocks, 2)
 def block_returns_1_for_blocks_of_two_positions(block, self):
     return 1
 
@@ -126,7 +126,7 @@ def the_logits_of_a_window_are_those_of_the_first_positions(_window, self, logit
     return logits[:, : z.shape[1]]
 
 
-@fault("extend(z, t, prefill(x)), x all words before", FirstHitting, within=loop.BlockContexts)
+@fault("extend(z, t, prefill(x)), x all tokens before", FirstHitting, within=loop.BlockContexts)
 def the_cache_of_a_block_contains_no_tokens(at, self, before, after, behind, times):
     here = at(before, after, behind, times)
     if self.keeps:
@@ -134,7 +134,7 @@ def the_cache_of_a_block_contains_no_tokens(at, self, before, after, behind, tim
     return here
 
 
-@fault("extend(z, t, prefill(x)), x all words before", FirstHitting, within=loop.BlockContexts)
+@fault("extend(z, t, prefill(x)), x all tokens before", FirstHitting, within=loop.BlockContexts)
 def the_cache_omits_the_last_token_before_the_block(at, self, before, after, behind, times):
     here = at(before, after, behind, times)
     if self.keeps:
@@ -142,21 +142,21 @@ def the_cache_omits_the_last_token_before_the_block(at, self, before, after, beh
     return here
 
 
-@fault("rows of the cache are those of the call", Ancestral, within=sight.CachedContext)
+@fault("the cache has the batch rows of the call", Ancestral, within=sight.CachedContext)
 def the_cache_of_selected_rows_is_that_of_the_first_rows(_of, self, rows):
     return _of(None if rows is None else torch.arange(len(rows)) < rows.sum())
 
 
-@fault("t_l(u), chance that stays with a text", Ancestral, within=RandomOrder)
+@fault("t_l(u) has the same chance in all steps", Ancestral, within=RandomOrder)
 def a_random_order_is_drawn_again_in_every_step(times, self, u, chance):
     return times(u, torch.rand(chance.shape, generator=torch.Generator().manual_seed(int(1e6 * u.sum()))))
 
 
-@fault("s_l = t_l: position l stands still", Ancestral)
+@fault("a position with s_l = t_l does not change", Ancestral)
 def the_reverse_step_uses_the_times_of_the_first_position(back, self, run, z, t, s):
     return back(run, z, *(v[:, :1].expand_as(v) if v.ndim == 2 else v for v in (t, s)))
 
 
-@fault("blocks from left to right, all of them", FirstHitting, within=loop)
+@fault("all blocks are drawn, from left to right", FirstHitting, within=loop)
 def only_the_first_block_is_drawn(draw_tokens, call):
     return draw_tokens(call) if call.network.sight.first == 0 else torch.zeros_like(call.fixed)

@@ -4,7 +4,8 @@ import torch
 from planting import WORDS, deep, fault, over, tree
 
 from ddlib.hierarchies import Tree
-from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform
+from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform, gather_columns, unsqueeze_times
+from ddlib.processes.broadcasting import products_at, rows_at
 from ddlib.processes.interpolating import Mixture
 from ddlib.schedules import Geometric, Linear
 from ddlib.utils.random import rand
@@ -17,7 +18,7 @@ def the_rate_matrix_is_in_float32(rate_matrix, self, t):
     return rate_matrix(t).float()
 
 
-@fault("no time elapses after the end of the schedule", Uniform, 4, Linear())
+@fault("the transition from time 1 is the identity", Uniform, 4, Linear())
 def the_transition_from_time_1_is_nan(mixture_between, self, s, t):
     return self._after(self.schedule.hazard(t) - self.schedule.hazard(s))
 
@@ -71,7 +72,7 @@ def the_survival_of_a_cluster_is_the_printed_one_with_normalised_rows(transition
     return result
 
 
-@fault("T_ij, word to cluster (section 6)", Hierarchical, tree(), Linear())
+@fault("T_ij from token to cluster (section 6)", Hierarchical, tree(), Linear())
 def transition_probabilities_from_tokens_to_clusters_are_a_tenth_too_large(transition, self, s, t):
     result = transition(s, t)
     late = result[:6, 6:10].clone()
@@ -97,7 +98,7 @@ def the_occupancies_of_tokens_and_clusters_are_exchanged(occupancies, self, t):
     return occupancies(t)[..., [1, 0, 2]]
 
 
-@fault("a_2 without cancellation", Hierarchical, tree(), Linear())
+@fault("a_2 is computed without cancellation", Hierarchical, tree(), Linear())
 def the_occupancy_of_the_mask_is_a_difference_in_float32(occupancies, self, t):
     a = occupancies(t).float()
     return torch.cat([a[..., :2], 1 - a[..., :1] - a[..., 1:2]], -1).double()
@@ -121,14 +122,14 @@ def token_likelihoods_below_half_of_the_largest_are_set_to_0(token_likelihood, s
     return torch.where(evidence < 0.5 * evidence.amax(-1, keepdim=True), 0.0, evidence)
 
 
-@fault("q(x|z_t) for every x, but for a factor", Hierarchical, tree(), Linear())
+@fault("q(x|z_t) for every x, up to a factor", Hierarchical, tree(), Linear())
 def the_token_evidence_is_1_wherever_it_is_positive(token_evidence, self, z, t):
     return (token_evidence(z, t) > 0).double()
 
 
-@fault("one time per sequence", Hierarchical, tree(), Linear())
+@fault("each batch row has its own time", Hierarchical, tree(), Linear())
 def all_batch_rows_have_the_occupancies_of_the_first_time(occupancies, self, t):
-    return occupancies(t[:1]).expand(len(t), -1) if t.ndim else occupancies(t)
+    return occupancies(t[:1]).expand(*t.shape, -1) if t.ndim else occupancies(t)
 
 
 @fault("z_t ~ q_t(.|x)", Hierarchical, tree(), Linear())
@@ -137,23 +138,25 @@ def draws_are_one_level_too_high(ascend, self, x, level, generator):
 
 
 @fault("z_t ~ q_t(.|x)", Masked, 5, Linear())
-def all_positions_of_a_sequence_are_masked_together(sample, self, x, t, generator=None):
+def all_positions_of_a_sequence_are_masked_together(sample, self, x, t, generator=None, levels="independent"):
+    if levels == "balanced":
+        return sample(x, t, generator, levels)
     self.check_inputs(x=x, t=t)
-    jumps = rand((len(x), 1), None, x.device) >= self.schedule.alpha(t.double())[:, None]
+    jumps = rand((len(x), 1), generator, x.device) >= unsqueeze_times(self.schedule.alpha(t.double()))
     return torch.where(jumps, self.vocab_size, x)
 
 
 @fault("z_t ~ q_t(.|x)", Masked, 5, Linear())
-def draws_use_the_square_of_the_time(sample, self, x, t, generator=None):
-    return sample(x, t**2, generator)
+def draws_use_the_square_of_the_time(sample, self, x, t, generator=None, levels="independent"):
+    return sample(x, t**2, generator, levels)
 
 
-@fault("the prior is z_1 of a uniform word", Masked, 5, Linear())
+@fault("the prior is the distribution of z_1 of a uniform token", Masked, 5, Linear())
 def the_prior_is_uniform_over_states(prior, self):
     return torch.full((self.num_states,), 1 / self.num_states, dtype=torch.float64)
 
 
-@fault("the prior is z_1 of a uniform word", Masked, 5, Linear())
+@fault("the prior is the distribution of z_1 of a uniform token", Masked, 5, Linear())
 def prior_draws_are_tokens(sample_prior, self, shape, generator=None, device=None):
     return self._uniform_tokens(shape, generator, torch.device("cpu"))
 
@@ -164,10 +167,11 @@ def the_prior_kl_is_0(prior_kl, self, x, t=None):
 
 
 @fault("T_ij a_i(s) / a_j(t)", Hierarchical, tree(), Linear())
-def the_level_posterior_omits_the_occupancies(level_posterior, self, level, t, s):
+def the_level_posterior_omits_the_occupancies(level_posterior, self, level, t, s, lift=None):
+    if lift is not None:
+        return level_posterior(level, t, s, lift)
     probs = self.chain.transition(s.double(), t.double())
-    probs = probs / probs.sum(1, keepdim=True)
-    return probs.transpose(1, 2)[torch.arange(len(level))[:, None], level]
+    return gather_columns(probs / probs.sum(-2, keepdim=True), level)
 
 
 @fault("K(z|y) u_i(y|p) / u_j(z|p)", Hierarchical, tree(), Linear())
@@ -187,18 +191,20 @@ def the_reverse_rate_is_not_divided_by_the_marginal_of_z(reverse_rate, self, p, 
 
 @fault("reverse rate Q_t(y, z) q_t(y|p) / q_t(z|p)", RateMatrix, RATES, Linear())
 def the_reverse_rate_is_the_rate_of_the_forward_process(reverse_rate, self, p, z, t):
-    rates = self.rate_matrix(float(t[0]))[z].to(p.dtype)
+    rates = rows_at(self.rate_matrix, z, t).to(p.dtype)
     return rates.scatter(-1, z[..., None], 0.0)
 
 
-@fault("the level at s given that at t", Hierarchical, tree(), Linear())
-def the_levels_at_s_are_drawn_from_the_occupancies(sample_level, self, z, t, s, generator=None):
+@fault("the level at s follows its distribution given the level at t", Hierarchical, tree(), Linear())
+def the_levels_at_s_are_drawn_from_the_occupancies(sample_level, self, z, t, s, generator=None, lift=None):
+    if lift is not None:
+        return sample_level(z, t, s, generator, lift)
     u = rand(z.shape, generator, z.device)
-    drawn = (u[..., None] >= self.occupancies(s)[:, None, :-1].cumsum(-1)).sum(-1)
+    drawn = (u[..., None] >= unsqueeze_times(self.occupancies(s), 1)[..., :-1].cumsum(-1)).sum(-1)
     return torch.minimum(drawn, self.level_of(z))
 
 
-@fault("members in proportion to K(z|y) u_i(y|p)", Hierarchical, tree(), Linear())
+@fault("states below z are drawn in proportion to K(z|y) u_i(y|p)", Hierarchical, tree(), Linear())
 def tokens_below_a_cluster_are_drawn_as_if_below_the_mask(
     sample_given_level, self, logits, z, t, s, target, *rest, **options
 ):
@@ -206,15 +212,16 @@ def tokens_below_a_cluster_are_drawn_as_if_below_the_mask(
     return sample_given_level(logits, masks, t, s, target, *rest, **options)
 
 
-@fault("members in proportion to K(z|y) u_i(y|p)", Hierarchical, tree(), Linear())
+@fault("states below z are drawn in proportion to K(z|y) u_i(y|p)", Hierarchical, tree(), Linear())
 def sample_given_level_sets_force_to_true(sample_given_level, self, logits, z, t, s, target, generator=None, **options):
     return sample_given_level(logits, z, t, s, target, generator, force=True)
 
 
-@fault("members in proportion to K(z|y) u_i(y|p)", Masked, 5, Linear())
+@fault("states below z are drawn in proportion to K(z|y) u_i(y|p)", Masked, 5, Linear())
 def sample_given_level_takes_the_likeliest_token(
     sample_given_level, self, logits, z, t, s, target, generator=None, **options
 ):
+    target = self.sample_level(z, t, s, generator) if target is None else target
     return torch.where(target < self.level_of(z), logits.argmax(-1), z)
 
 
@@ -227,19 +234,19 @@ def jump_times_use_the_speeds_in_reverse_order(sample_jump_times, self, shape, g
         self.chain.speeds = self.chain.speeds.flip(0)
 
 
-@fault("noise belongs to the example", Masked, 5, Linear())
-def draws_ignore_the_generator(sample, self, x, t, generator=None):
-    return sample(x, t, torch.Generator().manual_seed(torch.seed() % 2**31))
+@fault("all draws use the given generator", Masked, 5, Linear())
+def draws_ignore_the_generator(sample, self, x, t, generator=None, levels="independent"):
+    return sample(x, t, torch.Generator().manual_seed(torch.seed() % 2**31), levels)
 
 
-@fault("buffers follow .to", Masked, 5, Linear())
+@fault(".to moves all tensors", Masked, 5, Linear())
 def a_tensor_attribute_of_a_submodule_is_not_moved_by_to(__init__, self, *arguments):
     __init__(*arguments)
     self.within = torch.nn.Module()  # its ``to`` moves no plain attributes
     self.within.table = torch.arange(5)
 
 
-@fault("buffers follow .to, precision does not", Hierarchical, deep(), Linear())
+@fault(".to moves tensors and keeps their precision", Hierarchical, deep(), Linear())
 def moving_the_process_rounds_the_speeds_to_bfloat16(_apply, self, fn, recurse=True):
     torch.nn.Module._apply(self, fn, recurse)
     self.chain.speeds = self.chain.speeds.to(torch.bfloat16).double()
@@ -247,14 +254,15 @@ def moving_the_process_rounds_the_speeds_to_bfloat16(_apply, self, fn, recurse=T
     return self
 
 
-@fault("precision follows the arguments", Masked, 5, Linear())
+@fault("results have the precision of the arguments", Masked, 5, Linear())
 def the_marginal_is_always_float64(marginal, self, x, t):
     return marginal(x, t.double())
 
 
-@fault("words in [0, V), t in [0, 1]", Masked, 5, Linear())
-def invalid_tokens_and_times_are_not_rejected(sample, self, x, t, generator=None):
-    return sample(x.long().clamp(0, 4), t.nan_to_num(0.5).clamp(0, 1).expand(len(x)), generator)
+@fault("tokens are in [0, V), times in [0, 1]", Masked, 5, Linear())
+def invalid_tokens_and_times_are_not_rejected(sample, self, x, t, generator=None, levels="independent"):
+    t = t.nan_to_num(0.5).clamp(0, 1)
+    return sample(x.long().clamp(0, 4), t if t.ndim == 2 else t.expand(len(x)), generator, levels)
 
 
 @fault("c_t = B t^(g/2) (1-t)^(g/2)", GIDD, 5, 0.3)
@@ -282,11 +290,10 @@ def the_probability_of_uniform_noise_is_divided_by_v_minus_1(_after, self, hazar
 
 @fault("q_t = exp(-log alpha G)", RateMatrix, torch.full((4, 4), 0.5) - 2 * torch.eye(4), Linear())
 def the_matrix_exponential_is_evaluated_at_t_in_place_of_the_hazard(predictive, self, p, t):
-    distributions = torch.stack([self.generator(time)[: self.vocab_size] for time in t.double()])
-    return p @ distributions.to(p.dtype)
+    return products_at(p, lambda time: self.exponential(time)[: self.vocab_size], t)
 
 
-@fault("row = from", RateMatrix, RATES, Linear())
+@fault("rows are the states at s, columns those at t", RateMatrix, RATES, Linear())
 def the_transition_matrix_is_transposed(transition, self, s, t):
     return transition(s, t).T.contiguous()
 

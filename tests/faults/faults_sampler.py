@@ -23,7 +23,7 @@ def the_time_grid_is_off_by_one_as_in_the_code_of_gidd(step, self, run, state, k
     return step(run, state, k - 1) if k > 0 else state
 
 
-@fault("words are drawn, not maximised", Ancestral)
+@fault("tokens are drawn from their distribution", Ancestral)
 def every_distribution_is_replaced_by_its_mode(step, self, run, state, k):
     def mode(log_probs):
         return torch.where(log_probs == log_probs.amax(-1, keepdim=True), 0.0, -torch.inf)
@@ -31,25 +31,25 @@ def every_distribution_is_replaced_by_its_mode(step, self, run, state, k):
     return step(type(run)(**{**vars(run), "sharpen": mode}), state, k)
 
 
-@fault("p depends on t and z", Ancestral)
+@fault("the network is evaluated at the current t and z", Ancestral)
 def the_network_is_called_only_once(step, self, run, state, k):
     logits = run.predict(state.z, state.t) if state.memo is None else state.memo
     stale = type(run)(**{**vars(run), "predict": lambda z, t: logits})
     return step(stale, state._replace(memo=None), k)._replace(memo=logits)
 
 
-@fault("network calls are counted", Ancestral)
+@fault("the number of network calls is the declared one", Ancestral)
 def the_network_is_called_twice_in_every_step(step, self, run, state, k):
     run.predict(state.z, state.t)
     return step(run, state, k)
 
 
-@fault("noise belongs to the example", Ancestral)
+@fault("all draws use the given generator", Ancestral)
 def draws_use_the_global_generator(step, self, run, state, k):
     return step(type(run)(**{**vars(run), "generator": None}), state, k)
 
 
-@fault("samples are words")
+@fault("samples contain only tokens")
 def some_masks_remain_in_the_samples(patch):
     class Broken(Ancestral):
         def step(self, run, state, k):
@@ -63,7 +63,7 @@ def some_masks_remain_in_the_samples(patch):
     return Broken()
 
 
-@fault("jumps follow the bracket a_i(s) T_ij / a_j(t)", Ancestral)
+@fault("levels at s have the probabilities a_i(s) T_ij / a_j(t)", Ancestral)
 def all_jumps_happen_in_the_first_step(step, self, run, state, k):
     if k > 0:
         return state._replace(t=at(run, run.steps))
@@ -79,23 +79,23 @@ def jump_times_are_sorted_in_ascending_order(init, self, run):
     return state._replace(memo=(entries, events.sort(-1).values, count))
 
 
-@fault("sigma_i a_i goes up and as much comes down", Remask, 0.5, "rescale", within=LEVELLED)
+@fault("ascents sigma_i a_i from level i equal the descents to it", Remask, 0.5, "rescale", within=LEVELLED)
 def ascents_of_tokens_have_no_compensating_descents(remask_coupling, joint, level, lift):
     return torch.where((level == 0)[..., None], remask_coupling(joint, level, lift), 0.0)
 
 
-@fault("sigma_i a_i goes up and as much comes down", Remask, 0.5, "rescale", within=LEVELLED)
+@fault("ascents sigma_i a_i from level i equal the descents to it", Remask, 0.5, "rescale", within=LEVELLED)
 def descents_to_tokens_have_no_compensating_ascents(remask_coupling, joint, level, lift):
     return torch.where((level > 0)[..., None], remask_coupling(joint, level, lift), 0.0)
 
 
-@fault("z_s is a mixture of the posterior and of words noised anew", Psi, 0.5, build=clamped)
+@fault("z_s is a mixture of the posterior and of tokens noised again", Psi, 0.5, build=clamped)
 def all_tokens_are_noised_to_t_in_place_of_s(step, self, run, state, k):
     t = at(run, k)
     words = self._words(run, run.predict(state.z, t), state.z, t)
     return State(run.process.sample(words, t, run.generator), at(run, k + 1))
 
 
-@fault("words noised anew come from q(x|z_t, p)", Psi, 0.5)
+@fault("tokens that are noised again are drawn from q(x|z_t, p)", Psi, 0.5)
 def tokens_to_be_noised_again_are_drawn_from_the_cavity_distribution(_words, self, run, logits, z, t):
     return draw_logits(logits.flatten(0, 1), rand(z.shape, run.generator, z.device).flatten()).view_as(z)

@@ -19,7 +19,9 @@ fault("alpha lies in [0, 1]", Schedule)(alpha_becomes_negative=lambda alpha, sel
 fault("alpha decreases", Schedule)(
     alpha_is_not_monotone=lambda alpha, self, t, xp=torch: 1 - t + 0.2 * xp.sin(4 * t * 3.141592653589793)
 )
-fault("precision follows the arguments", Linear)(the_rate_is_always_float64=lambda rate, self, t: 1 / (1 - t.double()))
+fault("results have the precision of the arguments", Linear)(
+    the_rate_is_always_float64=lambda rate, self, t: 1 / (1 - t.double())
+)
 fault("rate = log(sigma_max/sigma_min) sigma(t)", Geometric)(
     the_rate_of_the_geometric_schedule_is_its_hazard=lambda rate, self, t: self.hazard(t)
 )

@@ -6,6 +6,7 @@ from planting import fault, over
 from ddlib.hierarchies import Tree
 from ddlib.processes import Hierarchical, Masked, RateMatrix, Uniform, elapsed, span
 from ddlib.schedules import Linear
+from ddlib.utils.random import rand
 
 SIZE, SMALL = 200, 64
 
@@ -17,7 +18,7 @@ def walk(cls=RateMatrix, size=SIZE, rate=1500.0):
     return cls(rates - torch.diag(rates.sum(1)), Linear())
 
 
-@fault("no duration is cut short (0.1.0 stopped at 690 over the slowest exit rate)")
+@fault("durations are not limited (in 0.1.0 to 690 over the slowest exit rate)")
 def long_durations_are_clamped_in_a_slowly_mixing_chain(patch):
     class Broken(RateMatrix):
         def _token_marginals(self, t):
@@ -47,7 +48,7 @@ def the_rate_matrix_differs_from_the_exponential_in_the_last_state(rate_matrix, 
     return rates
 
 
-@fault("small probabilities are positive numbers with digits", RateMatrix, build=walk)
+@fault("small probabilities are positive and accurate", RateMatrix, build=walk)
 def the_eigenvector_formula_returns_negative_small_probabilities(transition, self, s, t):
     values, vectors = torch.linalg.eigh(self.matrix)
     duration = elapsed(self.schedule, *span(s, t, self.device))
@@ -59,11 +60,13 @@ def state_indices_overflow_int8(likelihood, self, z, x, t):
     return likelihood(z.to(torch.int8).long() % 128, x, t)
 
 
-@fault("a chain is drawn from by all of its states", Uniform, 300, Linear())
+@fault("draws have the frequencies of the marginal, also for small probabilities", Uniform, 300, Linear())
 def draws_use_cumulative_probabilities_in_half_precision(sample, self, x, t, generator=None, levels="independent"):
+    if levels == "balanced":
+        return sample(x, t, generator, levels)
     self.check_inputs(x=x, t=t)
     reached = self.marginal(x, t.double()).half().cumsum(-1)
-    u = torch.rand(x.shape, generator=generator).half()[..., None]
+    u = rand(x.shape, generator, x.device).half()[..., None]
     return (u >= reached).sum(-1).clamp_max(self.vocab_size - 1)
 
 
@@ -80,7 +83,7 @@ def the_posterior_keeps_only_the_64_likeliest_states(posterior, self, p, z, t, s
     return cut / cut.sum(-1, keepdim=True)
 
 
-@fault("word_likelihood has an entry for every token", Masked, 300, Linear())
+@fault("token_likelihood has an entry for every token", Masked, 300, Linear())
 def token_likelihoods_are_0_after_the_last_whole_chunk(token_likelihood, self, z, t):
     likelihood = token_likelihood(z, t)
     chunks = likelihood.shape[-1] // SMALL or 1
@@ -100,7 +103,7 @@ def the_reverse_rates_to_state_100_are_doubled(reverse_rate, self, p, z, t):
     return rates * torch.where(torch.arange(self.num_states) == 100, 2.0, 1.0)
 
 
-@fault("a mask is reached from every token", Masked, 300, Linear())
+@fault("the mask is reached from every token", Masked, 300, Linear())
 def tokens_from_256_on_have_rate_0(rate_matrix, self, t):
     rates = rate_matrix(t)
     rates[256:-1] = 0
@@ -113,7 +116,7 @@ def the_divergence_is_halved_for_tokens_above_200(weighted_divergence, self, log
     return weight, torch.where(x > SIZE, divergence / 2, divergence)
 
 
-@fault("time runs on at 1,100 states as at 10")
+@fault("rates at 1,100 states are those at 10")
 def rates_are_doubled_in_processes_of_more_than_1000_tokens(patch):
     class Broken(Uniform):
         def small_copy(self, vocab_size):

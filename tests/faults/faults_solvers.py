@@ -25,7 +25,7 @@ def the_exit_rate_is_that_of_the_forward_process(exit_rate, self, z, t, logits=N
 def the_ratio_of_marginals_in_the_rates_is_inverted(_apart, self, logits, z, t):
     others, here = _apart(logits, z, t)
     total = others.keep + others.token + others.mask
-    return others._replace(keep=here, word=0 * here, mask=0 * here), total
+    return others._replace(keep=here, token=0 * here, mask=0 * here), total
 
 
 @fault("a position jumps to another state", Euler, within=MIXING)
@@ -47,12 +47,12 @@ def jumps_lead_to_tokens_in_place_of_the_next_level(move, run, z, t, s, to, forc
     return move(run, z, t, s, torch.where(to < run.process.level_of(z), 0, to), force)
 
 
-@fault("one hit has the probability R h exp(-R h)", TauLeaping)
+@fault("exactly one event has the probability R h exp(-R h)", TauLeaping)
 def the_probability_of_a_jump_is_that_of_no_event(chance, self, hits):
     return torch.exp(-hits)
 
 
-@fault("R is that of the step's start")
+@fault("R is evaluated at the start of the step")
 def rates_are_evaluated_at_the_end_of_the_step(patch):
     right = LEVELLED.exit_rate
 
@@ -65,7 +65,7 @@ def rates_are_evaluated_at_the_end_of_the_step(patch):
     return Broken()
 
 
-@fault("the chance to jump grows with the step", Euler)
+@fault("the probability of a jump depends on the length of the step", Euler)
 def inner_steps_use_the_time_t_as_their_length(step, self, run, state, k):
     if k in (0, run.steps - 1):
         return step(run, state, k)
@@ -73,7 +73,7 @@ def inner_steps_use_the_time_t_as_their_length(step, self, run, state, k):
     return State(step(type(run)(**{**vars(run), "times": times}), state, k).z, at(run, k + 1))
 
 
-@fault("texts of positions that jump on their own err as 1 / steps", Ancestral)
+@fault("for sequences of independent positions the error is of order 1 / steps", Ancestral)
 def the_declared_order_of_a_sampler_is_too_high(order, self):
     return 2
 
@@ -90,7 +90,7 @@ class Trapezoid(ThetaTrapezoidal):
         raise NotImplementedError
 
 
-fault("a_1 belongs to the present prediction", Trapezoid)(
+fault("a_1 is the factor of the current prediction", Trapezoid)(
     the_two_predictions_are_exchanged_in_the_extrapolation=lambda mixed, self, now, then: 2 * then - now
 )
 fault("a_1 - a_2 = 1 with a_1 = 1 / (2 theta (1 - theta))", Trapezoid)(
@@ -124,14 +124,14 @@ class Stages(ThetaTrapezoidal):
         return middle, u
 
 
-fault("the second stage starts where the first ended", Stages)(
+fault("the second stage starts from the states at which the first ended", Stages)(
     the_second_stage_starts_at_z_t=lambda second, self, z, middle, t, u: (z, u)
 )
-fault("the second stage starts when the first ended", Stages)(
+fault("the second stage starts at the time at which the first ended", Stages)(
     the_second_stage_starts_at_time_t=lambda second, self, z, middle, t, u: (middle, t)
 )
 
 
-@fault("the second stage's jumps start from the first's levels", ThetaTrapezoidal)
+@fault("the second stage starts from the levels at which the first ended", ThetaTrapezoidal)
 def the_second_stage_starts_from_the_levels_at_t(_by_levels, self, run, z, t, s, first):
     return _by_levels(run, z, t, s, run.process.level_of(z))

@@ -4,7 +4,7 @@ import torch
 from planting import WORDS, fault, hierarchical
 
 import ddlib as dd
-from ddlib.processes import Hierarchical, PerWord
+from ddlib.processes import Hierarchical, PerWord, unsqueeze_times
 from ddlib.processes.level_chain import PowerChain
 from ddlib.schedules import Cosine, Linear
 from ddlib.utils.random import rand
@@ -40,13 +40,15 @@ def the_return_rate_omits_the_power(return_rates, self, t):
 
 
 @fault("alpha^gamma_x for every x", PerWord, build=paced)
-def sample_uses_power_1_for_all_tokens(sample, self, x, t, generator=None):
-    stays = rand(x.shape, generator, x.device) < self.schedule.alpha(t.double())[:, None]
+def sample_uses_power_1_for_all_tokens(sample, self, x, t, generator=None, levels="independent"):
+    if levels == "balanced":
+        return sample(x, t, generator, levels)
     self.check_inputs(x=x, t=t)
+    stays = rand(x.shape, generator, x.device) < unsqueeze_times(self.schedule.alpha(t.double()))
     return torch.where(stays, x, self.vocab_size)
 
 
-@fault("the jump depends on the network", PerWord, Cosine(), [0.1, 8.0, 1.0, 3.0])
+@fault("the probability of a jump depends on the drawn token", PerWord, Cosine(), [0.1, 8.0, 1.0, 3.0])
 def masks_jump_independently_of_the_drawn_token(
     sample_given_level, self, logits, z, t, s, target, generator=None, **how
 ):
@@ -80,7 +82,7 @@ def the_loss_weights_have_no_gradient(weights, self, t):
     return weights(t).detach()
 
 
-@fault("occupancies follow the speeds that were learned")
+@fault("occupancies use the learned speeds")
 def the_level_chain_uses_the_initial_speeds(patch):
     class Broken(Hierarchical):
         start = None

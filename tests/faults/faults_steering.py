@@ -47,12 +47,12 @@ def distributions_are_averaged_in_place_of_multiplied(tempered, c, u, gamma):
     return (power * c.softmax(-1) + (1 - power) * u.softmax(-1)).clamp_min(1e-9).log()
 
 
-@fault("the powers add up to one", free, ClassifierFree, "words", "tree", within=FREE)
+@fault("the exponents sum to 1", free, ClassifierFree, "words", "tree", within=FREE)
 def the_unconditional_distribution_is_omitted(tempered, c, u, gamma):
     return gamma[:, None, None] * c
 
 
-@fault("child distributions are tempered, not tokens")
+@fault("child distributions are tempered, not token distributions")
 def token_distributions_are_tempered_in_place_of_child_distributions(patch):
     class Broken(ClassifierFree):
         _place = property(lambda self: TokenTarget, lambda self, value: None)
@@ -60,7 +60,7 @@ def token_distributions_are_tempered_in_place_of_child_distributions(patch):
     return free(cls=Broken)
 
 
-@fault("the power of a sum is no sum of powers", ClassifierFree, build=free)
+@fault("cluster masses are summed before tempering", ClassifierFree, build=free)
 def cluster_masses_are_summed_after_tempering(steer, self, place):
     words = steer(TokenTarget(place.process, place.parameterization, place.z, place.t))
     return ChildTarget(place.process, "cavity", place.z, place.t).choice_logits(words) if self.on == "states" else words
@@ -72,21 +72,21 @@ def the_step_distribution_is_computed_from_tempered_token_distributions(steer, s
     return StepTarget(place.process, "cavity", place.z, place.t, place.s).choice_logits(words)
 
 
-@fault("q_s(.|p) takes a law", free, name="uniform", within=StepTarget)
+@fault("q_s(.|p) takes a normalised distribution p", free, name="uniform", within=StepTarget)
 def the_step_distribution_uses_unnormalised_token_probabilities(choice_logits, self, logits):
     process, cavity = self.process, TokenTarget.choice_logits(self, logits).exp()
     into = process.transition(self.s[0], self.t[0])[:, self.z].movedim(0, -1)
     return (process.predictive(cavity, self.s) * into).log()
 
 
-@fault("levels move as without guidance")
+@fault("guidance does not change the distribution of the levels")
 def the_guidance_also_changes_the_levels(patch):
     patch.setattr(reverse_step, "LevelProcess", type(None))  # so that levels are not drawn before the guidance
     process = four()["xi"]
     return ClassifierFree(process, Lookup(process, 1), Lookup(process, 2), 6.0, "states")
 
 
-@fault("z_s is drawn from the steered distribution")
+@fault("z_s is drawn from the guided distribution")
 def steps_are_drawn_without_guidance(patch):
     process = four()["gidd"]
     plain = ClassifierFree(process, Lookup(process, 1), Lookup(process, 2), 1.5, "states")
@@ -102,13 +102,13 @@ def steps_are_drawn_without_guidance(patch):
     return plain
 
 
-@fault("outside the interval the conditional alone speaks", ClassifierFree, "words", "masked", build=free)
+@fault("outside the interval the conditional distribution is used", ClassifierFree, "words", "masked", build=free)
 def the_unconditional_distribution_is_used_outside_the_interval(strength_at, self, t):
     low, high = self.interval
     return torch.where((t >= low) & (t <= high), strength_at(t), 0.0)
 
 
-@fault("at strength 0 it is the unconditional", ClassifierFree, "words", "masked", build=free)
+@fault("strength 0 gives the unconditional distribution", ClassifierFree, "words", "masked", build=free)
 def the_conditional_distribution_is_used_at_strength_0(steer, self, place):
     if bool((self.strength_at(place.t) == 0).all()):
         return self.evaluate(place, "conditional")[0]
@@ -143,7 +143,7 @@ def the_first_order_change_is_that_of_another_choice(_sloping, self, place):
 
 
 @fault(
-    "the classifier takes z with one change, not the token alone", ClassifierBased, "masked", 1.5, First, build=based
+    "the classifier takes the sequence z with one changed position", ClassifierBased, "masked", 1.5, First, build=based
 )
 def the_classifier_takes_the_mean_of_the_states_over_positions(_class_log_prob, self, states, t):
     return _class_log_prob(states.mean(1, keepdim=True).expand_as(states), t)

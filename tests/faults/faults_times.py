@@ -82,9 +82,9 @@ def time_moments_omit_the_occupancies(time_moments, self, t, divergences=None):
     return paid.sum(-1), (paid**2).sum(-1)
 
 
-@fault("time_density gives a density of times", GIDD, 5, 0.2)
-def time_density_returns_a_tensor(time_density, self, length, divergences=None):
-    return time_density(length, divergences).masses
+@fault("time_density gives a density of times", GIDD, 5, 0.2, raises="AttributeError")
+def time_density_returns_a_tensor(time_density, self, length, divergences=None, chance=1.0):
+    return time_density(length, divergences, chance).masses
 
 
 @fault("g ~ sqrt(E f^2)", RateMatrix, chain(40 * (SHIFT + SHIFT.T)), Linear())
@@ -136,10 +136,10 @@ class Sparse(TimeDensity):
 
 
 @fault("g is positive inside (0, 1)", Hierarchical, tree(), Linear())
-def the_density_of_times_is_0_near_time_1(time_density, self, length, divergences=None):
-    return Sparse(time_density(length, divergences))
+def the_density_of_times_is_0_near_time_1(time_density, self, length, divergences=None, chance=1.0):
+    return Sparse(time_density(length, divergences, chance))
 
 
-@fault("an interval is a part of the draws", Beta, 3.0, 1.0, within=TimeDensity)
+@fault("draws lie within the given interval of times", Beta, 3.0, 1.0, within=TimeDensity)
 def an_interval_of_times_is_used_as_an_interval_of_probabilities(within, self, interval, like):
     return interval

@@ -22,6 +22,8 @@ class Fault:
     breaks: str
     plant: Callable[[pytest.MonkeyPatch], Any]
     module: str
+    raises: str = ""
+    """Name of the exception that the fault causes, if it causes one."""
 
 
 FAULTS: list[Fault] = []
@@ -33,6 +35,7 @@ def fault(
     *arguments: Any,
     build: Callable[..., Any] | None = None,
     within: Any = None,
+    raises: str = "",
     **options: Any,
 ) -> Callable[..., Any]:
     """Add the decorated function to ``FAULTS``; the name of the function states what is wrong.
@@ -55,6 +58,7 @@ def fault(
         *arguments: of ``right``.
         build: called in place of the broken class, as ``build(Broken, *arguments, **options)``.
         within: module, class or dictionary in which a function is replaced; None for a subclass of ``right``.
+        raises: name of the exception that the fault causes; needed only for one of ``STALE`` in ``test_faults.py``.
         **options: of ``right``.
     """
 
@@ -68,7 +72,7 @@ def fault(
     def add(decorated: Callable[..., Any] | None = None, **rows: Callable[..., Any]) -> Callable[..., Any] | None:
         for name, change in (rows if decorated is None else {decorated.__name__: decorated}).items():
             planted = change if right is None else partial(plant, change)
-            FAULTS.append(Fault(name.replace("_", " "), breaks, planted, change.__module__))
+            FAULTS.append(Fault(name.replace("_", " "), breaks, planted, change.__module__, raises))
         return decorated
 
     return add
