@@ -37,17 +37,24 @@ def sequences(size: int, length: int) -> Tensor:
 
 
 def integrate_forward(process: ForwardProcess, s: float, t: float) -> Tensor:
-    """Compute q_{t|s} by solving Kolmogorov's forward equation dP/du = P Q_u from u = s, (S, S) float64."""
+    """Compute q_{t|s} by solving Kolmogorov's forward equation dP/du = P Q_u from u = s, (S, S) float64.
+
+    Raises:
+        RuntimeError: the solver stopped before t.
+    """
     from scipy.integrate import solve_ivp  # imported here: slow to load, and training does not need it
 
     size = process.num_states
+    first = s + 1e-12 * (t - s)  # the rates after s: where a window begins at s, those at s are of the time before it
 
     def flow(u: float, flat: object) -> object:
         matrix = torch.as_tensor(flat).view(size, size)
-        return (matrix @ process.rate_matrix(u)).flatten().numpy()
+        return (matrix @ process.rate_matrix(max(u, first))).flatten().numpy()
 
     start = torch.eye(size, dtype=torch.float64).flatten().numpy()
     solution = solve_ivp(flow, (s, t), start, method="DOP853", rtol=1e-10, atol=1e-12)
+    if not solution.success:
+        raise RuntimeError(f"the ODE solver stopped at {solution.t[-1]}: {solution.message}")
     return torch.as_tensor(solution.y[:, -1]).view(size, size)
 
 
