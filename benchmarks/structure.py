@@ -29,7 +29,7 @@ from benchmarks import structure_samples as samples
 from benchmarks.corpus_study import measured
 from benchmarks.made import Run, Study, by_text, curve, earlier, finished, less, shared, written
 from benchmarks.measuring import machine, medians, seconds
-from benchmarks.structure_page import PAGE
+from benchmarks.structure_page import PAGE, RANDOM
 from ddlib_models import DiT
 from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe, recipe_yaml
 from recipes.data import SymbolCorpus, open_prepared, prepare
@@ -179,7 +179,7 @@ class Structure(Study):
         for edges, parents in trees.items():
             for title, first in (
                 (f"tree {edges}", parents[0]),
-                (f"random tree {edges}", [parents[0][v] for v in order]),
+                (f"{RANDOM}tree {edges}", [parents[0][v] for v in order]),
             ):
                 every[title] = hierarchical({"kind": "tree", "parents": [first, *parents[1:]]})
         every["blur"] = hierarchical(blur)

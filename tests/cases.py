@@ -51,15 +51,16 @@ def unchecked():
         config.update("jaxtyping_disable", False)
 
 
-def slow_but(cases, *fast):
-    """Mark all cases except ``fast`` as slow."""
+def slow_but(cases, *fast, nightly=()):
+    """Mark all cases as slow, except ``fast``, which get no mark, and ``nightly``."""
     cases = list(cases)
-    assert fast and all(case in cases for case in fast), f"{fast} are not among the cases"
-    return [case if case in fast else _slow(case) for case in cases]
+    exceptions = [*fast, *nightly]
+    assert exceptions and all(case in cases for case in exceptions), f"{exceptions} are not among the cases"
+    return [case if case in fast else _marked(case, "nightly" if case in nightly else "slow") for case in cases]
 
 
-def _slow(case):
-    return pytest.param(*case if isinstance(case, tuple) else (case,), marks=pytest.mark.slow)
+def _marked(case, mark):
+    return pytest.param(*case if isinstance(case, tuple) else (case,), marks=getattr(pytest.mark, mark))
 
 
 def examples(number):

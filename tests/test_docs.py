@@ -14,6 +14,7 @@ import pages
 import pytest
 import torch
 import tyro
+from cases import slow_but
 from PIL import Image
 
 import ddlib as dd
@@ -50,18 +51,15 @@ LONG = ("extending.md", "times.md", "speeds.md", "jumps.md", "samplers.md", "bac
 QUICK = [page for page in PAGES if page.parent.name != "tutorials" and page.name not in LONG]
 RUN_HERE = [page for page in PAGES if page not in pages.notebooks()]  # test_notebooks.py runs the others
 # half a minute or more each, mostly for commands that have separate tests
-NIGHTLY = ("3_train.md", "6_recipes.md", "8_your_own_run.md", "9_third_factor.md")
-
-
-def how_often(page):
-    """Marks of the test of a page: none, slow or nightly."""
-    return () if page in QUICK else pytest.mark.nightly if page.name in NIGHTLY else pytest.mark.slow
+NIGHTLY = [
+    ROOT / "docs" / "tutorials" / f"{name}.md" for name in ("3_train", "6_recipes", "8_your_own_run", "9_third_factor")
+]
 
 
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=how_often(page)) for page in RUN_HERE],
+    slow_but(RUN_HERE, *QUICK, nightly=NIGHTLY),
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_a_page_runs_as_it_is_written(page, tmp_path, monkeypatch):

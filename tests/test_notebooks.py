@@ -7,6 +7,7 @@ from pathlib import Path
 import nbclient
 import pages
 import pytest
+from cases import slow_but
 
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.append(str(DOCS / "_ext"))
@@ -53,10 +54,7 @@ def test_the_prose_needs_no_sphinx(page):
 
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=pytest.mark.slow if page.stem == "11_pictures_and_labels" else pytest.mark.nightly)
-        for page in pages.notebooks()
-    ],
+    slow_but(pages.notebooks(), nightly=[page for page in pages.notebooks() if page.stem != "11_pictures_and_labels"]),
     ids=lambda page: page.stem,
 )
 def test_a_notebook_runs_and_prints_the_output_of_its_page(page, tmp_path, monkeypatch):

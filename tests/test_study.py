@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import slow_but
 
 import ddlib as dd
 from benchmarks import blocks, loops, made, mending, results_page, signal, signal_page, study
@@ -78,13 +79,10 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("smoke")
 
 
-EACH_COMMIT = ("structure", "blocks")  # one with pictures and one with text; the others are nightly
+NIGHTLY = [name for name in NAMES if name not in ("structure", "blocks")]  # one with pictures and one with text
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow if name in EACH_COMMIT else pytest.mark.nightly) for name in NAMES],
-)
+@pytest.mark.parametrize("name", slow_but(NAMES, nightly=NIGHTLY))
 @pytest.mark.usefixtures("as_users_call")
 def test_a_study_goes_from_its_text_to_its_page_and_writes_nowhere_else(name, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

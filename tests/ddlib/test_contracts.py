@@ -1,6 +1,7 @@
 """Every registered class is tested by being registered: its examples go through every check of its kind."""
 
 import pytest
+from cases import slow_but
 
 import ddlib as dd
 from ddlib.plugins.registry import PROVED, available
@@ -16,7 +17,7 @@ LONG = ("ragged", "restart", "corrected", "remask", "psi", "overshoot", "euler",
         "beta", "bell", "tabulated", "in_order")  # fmt: skip
 # every sampler is verified on every process each night, for the table of docs/samplers.md
 NIGHTLY = [case for case in REGISTERED if case[1] == "ragged" or (case[0] == "samplers" and case[1] != "ancestral")]
-LATER = [pytest.param(*case, marks=pytest.mark.nightly if case in NIGHTLY else pytest.mark.slow) for case in REGISTERED]
+LATER = slow_but(REGISTERED, nightly=NIGHTLY)
 QUICK = [later if case[1] in LONG else case for case, later in zip(REGISTERED, LATER, strict=True)]
 FULL = [
     pytest.param(*case, marks=pytest.mark.nightly) if case[0] in ("processes", "samplers") else later
@@ -104,13 +105,7 @@ ALIKE = ("staged_levels", "hdlm_noisy", "punctuated")
 """Presets whose processes are of classes that other presets give too, in more time than those."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.nightly if name in ALIKE else pytest.mark.slow)
-        for name in available("presets")
-    ],
-)
+@pytest.mark.parametrize("name", slow_but(available("presets"), nightly=ALIKE))
 def test_a_registered_preset_gives_a_right_process(name):
     check(dd.build("processes", {"kind": name} | PRESETS.get(name, {}), Known()))
 

@@ -29,10 +29,7 @@ PRESETS = {
     "levels-xi-speed": dd.presets.hdlm_levels([WORDS, ABOVE], xi=[0.8, 0.6], speed=[1.0, 2.0, 0.7]),
 }
 pytestmark = pytest.mark.usefixtures("as_users_call")
-FULLY = [
-    pytest.param(name, marks=pytest.mark.slow if name in ("gidd", "levels-xi-speed") else pytest.mark.nightly)
-    for name in PRESETS
-]
+FULLY = slow_but(PRESETS, nightly=[name for name in PRESETS if name not in ("gidd", "levels-xi-speed")])
 
 
 @pytest.mark.parametrize("name", FULLY)

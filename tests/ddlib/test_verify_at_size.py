@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from cases import slow_but
 
 import ddlib as dd
 from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord, RateMatrix, Uniform
@@ -35,12 +36,7 @@ def test_every_registered_process_has_an_example_of_hundreds_of_states():
     assert ours <= classes, f"without an example: {ours - classes}"
 
 
-SLOWEST = ("noisy", "rate_matrix", "per_word")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.nightly if name in SLOWEST else pytest.mark.slow) for name in LARGE]
-)
+@pytest.mark.parametrize("name", slow_but(LARGE, nightly=("noisy", "rate_matrix", "per_word")))
 def test_a_process_of_hundreds_of_states_is_verified_as_given(name):
     report = dd.verify(LARGE[name]())
     assert report.ok, report
