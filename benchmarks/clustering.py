@@ -35,7 +35,7 @@ def ours(rows: Tensor, seed: int) -> Tensor:
     bounds: dict[str, Any] = dict(min_ratio=LOW, max_ratio=HIGH)
     return dd.hierarchies.semantic_clusters(
         rows, CLUSTERS, metric="euclidean", restarts=RESTARTS, seed=seed, **bounds
-    ).words()
+    ).of_tokens()
 
 
 def sklearn(rows: Tensor, seed: int) -> Tensor:

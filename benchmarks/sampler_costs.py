@@ -44,7 +44,7 @@ class Watched(Sometimes):
     def __init__(self, model: DiT, given: Text) -> None:
         super().__init__(model, given, lambda z, t: None)
         self.products = 0.0
-        self._product, self._layer = Head.product, model.words()
+        self._product, self._layer = Head.product, model.output_weights()
 
     def __call__(self, z: Tensor, t: Tensor) -> Tensor:
         return self._timed(linear, self.features(z, t), *self._layer)

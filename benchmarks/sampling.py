@@ -69,7 +69,7 @@ class Sometimes:
     """
 
     def __init__(self, model: DiT, given: Text, beside: Callable[[Tensor, Tensor], Any]) -> None:
-        self.model, self.words, self.beside = model, model.words, beside
+        self.model, self.output_weights, self.beside = model, model.output_weights, beside
         self.every, self.device, self.calls, self.last = given.every, given.device, 0, torch.empty(0)
         self.blocks: list[float] = []
         self.others: list[float] = []

@@ -67,7 +67,7 @@ def ways(model: nn.Module, length: int, block: int) -> dict[str, Callable[[], Te
 
     def called(network: ModelWrapper) -> Tensor:
         (found,) = network.at(here, torch.full((1,), 0.5), everywhere)
-        return found.words(torch.zeros(block, dtype=torch.int64))
+        return found.token_logits(torch.zeros(block, dtype=torch.int64))
 
     plain = placed(False)
     found = {"without": lambda: called(plain)}

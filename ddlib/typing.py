@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from typing_extensions import TypeIs, get_protocol_members
 
-from ddlib.utils.renamed import module_getattr
+from ddlib.utils.renamed import module_getattr, provide_renamed
 
 AXES = {
     "B": "sequences of a batch",
@@ -82,9 +82,12 @@ def implements(subject: object, protocol: type[Capability]) -> TypeIs[Capability
     From Python 3.12 on ``isinstance`` ignores attributes that ``__getattr__`` returns. Submodules and parameters of an
     ``nn.Module`` are such attributes, and so are all attributes of the module that ``torch.compile`` returns.
     """
+    members = get_protocol_members(protocol)
+    if "output_weights" in members and hasattr(subject, "features") and not hasattr(subject, "output_weights"):
+        provide_renamed(subject, "words", "output_weights")
     return all(
         hasattr(subject, name) and (getattr(subject, name) is not None or not callable(getattr(protocol, name, None)))
-        for name in get_protocol_members(protocol)
+        for name in members
     )
 
 
@@ -140,7 +143,7 @@ class SplitDenoiser(Protocol):
         """Return the input of the output layer, (B, L, D)."""
         ...
 
-    def words(self) -> tuple[Tensor, Tensor | None]:
+    def output_weights(self) -> tuple[Tensor, Tensor | None]:
         """Return the output layer's matrix (V, D) and bias (V,), tokens in the tokenizer's order."""
         ...
 
@@ -149,8 +152,8 @@ class SplitDenoiser(Protocol):
 class ChildDenoiser(SplitDenoiser, Protocol):
     """A split denoiser whose output layer has a row for every state of a tree except its root.
 
-    See ``ddlib.parameterization.tree_softmax``. The logits are (B, L, S - 1), and ``words`` returns the rows, both in
-    the order of the states.
+    See ``ddlib.parameterization.tree_softmax``. The logits are (B, L, S - 1), and ``output_weights`` returns the rows,
+    both in the order of the states.
     """
 
     tree: Sequence[Tensor] | None
@@ -198,7 +201,7 @@ class BlockDenoiser(Protocol):
     ``BlockDenoiser`` that is also a ``SplitDenoiser`` takes ``clean=`` and ``cache=`` in its ``features``, and a
     ``SparseDenoiser`` takes ``cache=`` in ``features_at``.
 
-    The type of a cache is up to the backbone. It has ``words``, the int64 tokens (B, length) that it represents, and
+    The type of a cache is up to the backbone. It has ``tokens``, the int64 tokens (B, length) that it represents, and
     ``rows(index)``, the cache of some of the sequences. It is immutable: a longer sequence has another cache. The
     backbone raises ValueError for a cache of other weights, or of another number of sequences.
     """

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ddlib_models.io.moved import former_name
+
 
 class Slot(NamedTuple):
     """Keys and values of one layer in a preallocated buffer, of which ``filled`` positions are used."""
@@ -59,12 +61,14 @@ class KVCacheBase(ABC):
     labels: Int[Tensor, "B"] | None = None
 
     def __init__(self, tokens: Int[Tensor, "B L"], model: nn.Module) -> None:
-        self.words, self._model, self._weights = tokens, ref(model), self._state(model)
+        self.tokens, self._model, self._weights = tokens, ref(model), self._state(model)
+
+    words = former_name("KVCacheBase.words", "tokens")
 
     @property
     def length(self) -> int:
         """Number of cached tokens per sequence."""
-        return self.words.shape[1]
+        return self.tokens.shape[1]
 
     @property
     @abstractmethod
@@ -88,11 +92,11 @@ class KVCacheBase(ABC):
             raise ValueError(
                 f"cache: contains keys and values of another {type(model).__name__}; prefill with this one"
             )
-        if self.words.device != z.device:
-            raise ValueError(f"cache: is on {self.words.device}, but the tokens are on {z.device}; prefill there")
-        if len(self.words) != len(z):
+        if self.tokens.device != z.device:
+            raise ValueError(f"cache: is on {self.tokens.device}, but the tokens are on {z.device}; prefill there")
+        if len(self.tokens) != len(z):
             raise ValueError(
-                f"cache: contains {len(self.words)} sequences, but {len(z)} are given; cache.rows(index) selects "
+                f"cache: contains {len(self.tokens)} sequences, but {len(z)} are given; cache.rows(index) selects "
                 "some of them"
             )
         if self.dtype != dtype:
@@ -117,7 +121,7 @@ class KVCacheBase(ABC):
         if self._model() is None:
             raise ValueError("cache: the network that it belongs to no longer exists")
         other = copy(self)
-        other.words = tokens
+        other.tokens = tokens
         return other
 
 
@@ -146,7 +150,7 @@ class Cache(KVCacheBase):
     def rows(self, index: Tensor) -> "Cache":
         """Select sequences by indices, repeated or not, or by a boolean mask; a copy."""
         with torch.inference_mode(False), torch.no_grad():
-            tokens, whole = self.words[index], self._store.tensor
+            tokens, whole = self.tokens[index], self._store.tensor
             taken = index.nonzero().flatten() if index.dtype == torch.bool else index
             some = whole.new_empty(*whole.shape[:2], len(tokens), *whole.shape[3:])
             # unused capacity is not copied
@@ -166,7 +170,7 @@ class Cache(KVCacheBase):
     def grown(self, tokens: Int[Tensor, "B L"]) -> "Cache":
         """Return the cache extended by these tokens, whose keys and values are in the slots already."""
         self._store.filled += tokens.shape[1]
-        return self._like(torch.cat([self.words, tokens], 1), self._store)
+        return self._like(torch.cat([self.tokens, tokens], 1), self._store)
 
     def _like(self, tokens: Tensor, store: Store) -> "Cache":
         other = self._with(tokens)

@@ -69,7 +69,7 @@ class WindowCache(KVCacheBase):
         with torch.inference_mode(False), torch.no_grad():
             pairs = tuple((keys[index], values[index]) for keys, values in self.pairs)
             labels = None if self.labels is None else self.labels[index]
-            return self._like(self.words[index], pairs, self.last[index], labels)
+            return self._like(self.tokens[index], pairs, self.last[index], labels)
 
     def joined(self, other: "WindowCache") -> "WindowCache":
         """Return the cache of these sequences, followed by those of another cache of the same window."""
@@ -79,7 +79,7 @@ class WindowCache(KVCacheBase):
             labels = None
             if self.labels is not None and other.labels is not None:
                 labels = torch.cat([self.labels, other.labels])
-            return self._like(torch.cat([self.words, other.words]), pairs, torch.cat([self.last, other.last]), labels)
+            return self._like(torch.cat([self.tokens, other.tokens]), pairs, torch.cat([self.last, other.last]), labels)
 
     def check(self, model: nn.Module, z: Int[Tensor, "B n"], dtype: torch.dtype) -> None:
         """Raise as for other caches, and for another number of positions than the window has."""

@@ -66,10 +66,10 @@ def compare(words: Words, options: argparse.Namespace, console: Console) -> Clus
         console.print(f"{nested:<10} {time.perf_counter() - started:.1f} s")
     for level, count in enumerate(options.clusters):
         for nested, clusters in found.items():
-            sizes, coherence = clusters.words(level).bincount(), clusters.coherence[level]
+            sizes, coherence = clusters.of_tokens(level).bincount(), clusters.coherence[level]
             console.print(
                 f"  {count:>5} clusters, {nested:<6} objective {clusters.objective[level]:.6g}, coherence "
-                f"{float(coherence[clusters.words(level)].mean()):.3f}, {int(sizes.min())} to {int(sizes.max())} "
+                f"{float(coherence[clusters.of_tokens(level)].mean()):.3f}, {int(sizes.min())} to {int(sizes.max())} "
                 "tokens"
             )
         console.print(f"  {count:>5} at random         {'':>11}coherence {random_coherence(words, count, options):.3f}")
@@ -86,7 +86,7 @@ def random_coherence(words: Words, count: int, options: argparse.Namespace) -> f
 
 def typical(words: Words, clusters: Clusters, level: int, num: int) -> list[list[str]]:
     """Return the names of the most typical tokens of each cluster of a level."""
-    chosen = embeddings.typical_words(words.vectors, clusters.words(level), words.counts, num)
+    chosen = embeddings.typical_words(words.vectors, clusters.of_tokens(level), words.counts, num)
     return [[words.name(token) for token in tokens] for tokens in chosen]
 
 
@@ -94,7 +94,7 @@ def write_report(path: Path, words: Words, clusters: Clusters, num: int) -> None
     """Write size, coherence and typical tokens of every cluster of every level, as Markdown."""
     lines = ["# Clusters", "", f"tokenizer `{clusters.fingerprint}`, embeddings `{clusters.source}`"]
     for level, coherence in enumerate(clusters.coherence):
-        sizes = clusters.words(level).bincount()
+        sizes = clusters.of_tokens(level).bincount()
         lines += ["", f"## Level {level + 1}: {len(sizes)} clusters, {clusters.metric}", ""]
         lines += ["| cluster | tokens | coherence | most typical tokens |", "| --: | --: | --: | :-- |"]
         for index, names in enumerate(typical(words, clusters, level, num)):
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> Clusters:
     words.tokenizer.save(str(options.out / "tokenizer.json"))
     write_report(options.out / "clusters.md", words, clusters, options.words)
     write_plot(options.out / "clusters.png", words, clusters, options)
-    for index in clusters.words().bincount().argsort(descending=True)[::8].tolist():
+    for index in clusters.of_tokens().bincount().argsort(descending=True)[::8].tolist():
         shown = typical(words, clusters, 0, 8)[index]
         console.print(f"  {index:>4} ({int(clusters.sizes[0][index])}): {' '.join(shown)}", markup=False)
     console.print(f"written to {options.out}")

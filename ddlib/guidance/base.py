@@ -14,19 +14,19 @@ from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization, layout_of
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.typing import Denoiser, StateProbs, Times, Tokens
-from ddlib.utils.renamed import Renamed
+from ddlib.utils.renamed import Renamed, renamed_value
 from ddlib.utils.validation import check_number, require
 
 Strength = float | Callable[[float], float]
 """A number, or a function of the time t (1 is noise, 0 is data)."""
 
-_PLACES = ("words", "states")
+_PLACES = ("tokens", "states")
 
 
 class Guidance(Part):
     """A denoiser ``(z, t) -> logits`` that steers other models; pass it to samplers with its ``parameterization``.
 
-    ``on`` selects the distribution that is steered. "words": the distribution of the clean token at each position.
+    ``on`` selects the distribution that is steered. "tokens": the distribution of the clean token at each position.
     "states": the distribution of the next state. In a plain hierarchy these are the children of the current state; the
     logits are child logits, (B, L, S - 1), and every sampler uses them edge by edge. For masked diffusion both are the
     same. In other processes a steered distribution of z_s does not follow from a distribution of tokens. There
@@ -41,7 +41,7 @@ class Guidance(Part):
     Args:
         process: the forward process.
         strength: a number, or a function of the time.
-        on: "words" or "states".
+        on: "tokens" or "states".
         interval: two times; outside this interval the strength is ``outside``.
         parameterization: meaning of the logits of the parts, as in ``nelbo``.
 
@@ -68,6 +68,7 @@ class Guidance(Part):
             raise TypeError(f"process is {process!r}, must be a ddlib.processes.ForwardProcess")
         self.process = process
         self.strength = strength if callable(strength) else self._checked("strength", strength)
+        on = renamed_value("on", on, "words", "tokens")
         require(on in _PLACES, f"on is {on!r}, must be one of {', '.join(map(repr, _PLACES))}")
         self.on = on
         require(len(interval) == 2, f"interval is {interval!r}, must be two times")
@@ -127,7 +128,7 @@ class Guidance(Part):
             if bool((t > 0).any()):
                 raise TypeError(
                     f"{self!r} guides the distribution of the next state, which cannot be expressed as a token "
-                    f"distribution of {type(self.process).__name__}: use the sampler Ancestral, or on='words', which "
+                    f"distribution of {type(self.process).__name__}: use the sampler Ancestral, or on='tokens', which "
                     "all samplers support"
                 )
             place = TokenTarget  # at t = 0 only the token remains to be predicted

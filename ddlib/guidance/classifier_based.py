@@ -41,7 +41,7 @@ class ClassifierBased(Guidance):
     distribution and strength 1 this is exactly Bayes's rule. If a step crosses several edges, "exact" steers only the
     first of them; samplers that move edge by edge, such as ``FirstHitting``, are steered on each edge. In other
     processes z_s is steered (only ``Ancestral`` draws from it), with the classifier evaluated at t; this becomes exact
-    for small steps. With ``on="words"`` the changes are to tokens. This is Bayes's rule if a state that is a token is
+    for small steps. With ``on="tokens"`` the changes are to tokens. This is Bayes's rule if a state that is a token is
     always the clean token, i.e. in hierarchies of any xi, and an approximation for uniform noise and GIDD.
 
     With strength 0 the guidance equals the denoiser, and the classifier is not called. The classifier must not depend
@@ -55,7 +55,7 @@ class ClassifierBased(Guidance):
         strength: 1 is Bayes's rule, larger values strengthen the condition, negative values steer away from it; or a
             function of the time.
         how: "exact" or "first order".
-        on: "words" or "states"; default "states" in a plain hierarchy, else "words", so that every sampler can use it.
+        on: "tokens" or "states"; by default "states" in a plain hierarchy, else "tokens". So every sampler can use it.
         interval: two times; outside this interval only the denoiser is used.
         parameterization: meaning of the logits of the denoiser, as in ``nelbo``.
 
@@ -77,7 +77,7 @@ class ClassifierBased(Guidance):
         require(how in _HOW, f"how is {how!r}, must be one of {', '.join(map(repr, _HOW))}")
         self.denoiser, self.classifier, self.how = denoiser, classifier, how
         if on is None and isinstance(process, ForwardProcess):
-            on = "states" if place_of(process) is ChildTarget else "words"
+            on = "states" if place_of(process) is ChildTarget else "tokens"
         super().__init__(process, strength, str(on), interval, parameterization)
 
     @property
@@ -117,7 +117,7 @@ class ClassifierBased(Guidance):
     @classmethod
     def examples(cls) -> Sequence[Self]:
         kinds = four()
-        given = [(kinds["masked"], None), (kinds["tree"], None), (kinds["levels"], None), (kinds["xi"], "words")]
+        given = [(kinds["masked"], None), (kinds["tree"], None), (kinds["levels"], None), (kinds["xi"], "tokens")]
         given += [(kinds[name], "states") for name in ("xi", "uniform", "gidd")]
         parts = [(process, Lookup(process, 1), Scale(process, 2), on) for process, on in given]
         exact = [cls(process, denoiser, label, 1.5, on=on) for process, denoiser, label, on in parts]

@@ -25,7 +25,7 @@ class ClassifierFree(Guidance):
     :math:`\pi(y|z) \propto \pi_c(y|z)^\gamma \pi_u(y|z)^{1 - \gamma}` over the children y, on every edge; a jump over
     several edges is the product of these. In other processes it is the distribution of z_s given z_t: all of it for
     uniform noise and GIDD, and within the new level for xi < 1, where one distribution of tokens cannot be tempered
-    both as a token and as a cluster. With ``on="words"`` the distribution of the clean token is tempered. For masked
+    both as a token and as a cluster. With ``on="tokens"`` the distribution of the clean token is tempered. For masked
     diffusion the two agree; in a hierarchy they do not, since a power of a sum is not the sum of the powers.
 
     Strength 0 is the unconditional and 1 the conditional, and only that one is called. A conditional that depends on
@@ -38,7 +38,7 @@ class ClassifierFree(Guidance):
         unconditional: the same without the condition, over the same tokens.
         strength: gamma, at least 0, or a function of the time; values above 1 strengthen the condition. In the notation
             w, gamma = w + 1. To steer away from a condition, exchange the parts.
-        on: "words" or "states".
+        on: "tokens" or "states".
         interval: two times; outside this interval only the conditional is used (Kynkäänniemi et al., arXiv 2404.07724).
         parameterization: meaning of the logits of both parts, as in ``nelbo``.
 
@@ -61,13 +61,13 @@ class ClassifierFree(Guidance):
 
     def __init__(
         self, process: ForwardProcess, conditional: Denoiser, unconditional: Denoiser, strength: Strength,
-        on: str = "words", interval: Sequence[float] = (0.0, 1.0), parameterization: Parameterization = "cavity",
+        on: str = "tokens", interval: Sequence[float] = (0.0, 1.0), parameterization: Parameterization = "cavity",
     ) -> None:  # fmt: skip
         parts = {"conditional": conditional, "unconditional": unconditional}
         for name, part in parts.items():
             check_part(name, part, "a denoiser (z, t) -> logits")
         split = {name: part for name, part in parts.items() if implements(part, SplitDenoiser)}
-        check_widths({name: len(part.words()[0]) for name, part in split.items()})
+        check_widths({name: len(part.output_weights()[0]) for name, part in split.items()})
         self.conditional, self.unconditional = conditional, unconditional
         super().__init__(process, strength, on, interval, parameterization)
 
@@ -87,9 +87,9 @@ class ClassifierFree(Guidance):
     @classmethod
     def examples(cls) -> Sequence[Self]:
         kinds = four()
-        by_word = [(kinds["masked"], "words"), (kinds["tree"], "words"), (kinds["uniform"], "words")]
+        by_token = [(kinds["masked"], "tokens"), (kinds["tree"], "tokens"), (kinds["uniform"], "tokens")]
         states = [(process, "states") for process in kinds.values()]
-        return [cls(process, Lookup(process, 1), Lookup(process, 2), 2.5, on) for process, on in (*by_word, *states)]
+        return [cls(process, Lookup(process, 1), Lookup(process, 2), 2.5, on) for process, on in (*by_token, *states)]
 
 
 def tempered(

@@ -176,7 +176,7 @@ def soft_memberships(
         tensor([0.9899, 0.7793, 0.9611, 0.9549])
     """
     check_number("temperature", temperature, 1e-9, math.inf, "above 0")
-    centroids, own = clusters.centroids[0].to(torch.float64), clusters.words()
+    centroids, own = clusters.centroids[0].to(torch.float64), clusters.of_tokens()
     rows = embeddings.detach().to(torch.float64)
     check_shape("embeddings", rows, (len(own), centroids.shape[1]), f"(V, D) = ({len(own)}, {centroids.shape[1]})")
     if clusters.metric == "cosine":

@@ -53,7 +53,7 @@ def output_layer(
     """
     if isinstance(parameterization, Children) and parameterization.rows is not None and has_tree(denoiser):
         return denoiser.siblings()[:2]
-    return denoiser.words()
+    return denoiser.output_weights()
 
 
 def meaning(denoiser: object, parameterization: str) -> Parameterization:
@@ -73,7 +73,7 @@ class TokenLogits:
     rows: ClassVar[None] = None
     """Rows of the output layer's matrix are in the order of the tokens."""
 
-    def words(self, logits: Logits) -> Logits:
+    def token_logits(self, logits: Logits) -> Logits:
         """Return the logits, which are over tokens."""
         return logits
 
@@ -133,7 +133,7 @@ def cavity_logits(
     layout = layout_of(process, parameterization)
     check_columns(process, layout, logits, z.shape)
     check_devices(logits=logits, z=z)
-    logits = layout.words(logits.to(torch.promote_types(logits.dtype, torch.float32)))
+    logits = layout.token_logits(logits.to(torch.promote_types(logits.dtype, torch.float32)))
     check_finite(logits)
     return _CONVERSIONS[layout.parameterization](process, logits, z, t)
 

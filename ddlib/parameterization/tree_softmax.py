@@ -148,7 +148,7 @@ class Children:
         ValueError: a state without children; rows of another number, negative, or given twice.
     """
 
-    law = Renamed("parameterization")
+    law, words = Renamed("parameterization"), Renamed("token_logits")
 
     @renamed_keyword("law", "parameterization")
     def __init__(self, tree: Hierarchy, parameterization: str = "cavity", rows: Tensor | None = None) -> None:
@@ -200,7 +200,7 @@ class Children:
         tree = Tree(parents) if parents else Flat(count)
         return cls(tree.to(weight.device), parameterization, rows)
 
-    def words(self, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n V"]:
+    def token_logits(self, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n V"]:
         """Compute log-probabilities of tokens from logits of states, see ``token_logits``."""
         return token_logits(self.tree, logits)
 

@@ -39,9 +39,9 @@ class Ancestral(Sampler):
         return not self.force_transition
 
     def kernel(
-        self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], texts: Tokens, t: Times, s: Times
+        self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], z: Tokens, t: Times, s: Times
     ) -> Float64[Tensor, "N N"]:
-        return joint(process.posterior(predict(texts, t).softmax(-1), texts, t, s), texts)
+        return joint(process.posterior(predict(z, t).softmax(-1), z, t, s), z)
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         s = at(run, k + 1)

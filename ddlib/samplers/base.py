@@ -137,7 +137,7 @@ class Sampler(ReversePart):
         return False
 
     def kernel(
-        self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], texts: Tokens, t: Times, s: Times
+        self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], z: Tokens, t: Times, s: Times
     ) -> Float64[Tensor, "N N"]:
         """Compute the transition matrix of a step, from sequences at ``t`` (rows) to those at ``s`` (columns).
 
@@ -146,7 +146,7 @@ class Sampler(ReversePart):
         Args:
             process: the forward process.
             predict: ``(z, t) -> logits`` of the cavity distribution.
-            texts: (N, L) all sequences of states.
+            z: (N, L) all sequences of states.
             t: (N,) times, all equal.
             s: (N,) earlier times, all equal; 0 for the last step.
 
@@ -176,7 +176,7 @@ class Sampler(ReversePart):
             return z
         u, result = rand(z.shape, run.generator, z.device), z.clone()
         for predictions in run.network.at(z, t, unsure):
-            states, times, logits = predictions.z[:, None], predictions.t, predictions.words(0 * predictions.z)
+            states, times, logits = predictions.z[:, None], predictions.t, predictions.token_logits(0 * predictions.z)
             possible = (process.token_likelihood(states, times) > 0).any(-1)
             require(
                 bool(possible.all()),

@@ -130,10 +130,10 @@ class Confidence(OrderedSampler):
         if self.edit is None:
             return super().step(run, state, k)
         (expected, left), level = state.memo, levels(run, state.z)
-        run.network.cache_last = run.network.sight.repeatable
+        run.network.cache_last = run.network.context.repeatable
         edited = state.z.clone()
         for part in run.network.at(state.z, state.t, run.free & (level == 0) & (left > 0)[:, None]):
-            best, token = part.words(torch.zeros_like(part.z))[:, 0].softmax(-1).max(-1)
+            best, token = part.token_logits(torch.zeros_like(part.z))[:, 0].softmax(-1).max(-1)
             edited[part.b, part.i] = torch.where(best > self.edit, token, part.z)
         changed, full = edited != state.z, ~(level > 0).any(1)
         after = super().step(run, state._replace(memo=expected), k)

@@ -57,10 +57,10 @@ class Psi(Sampler):
             stepped = process.sample_given_level(
                 logits, z, t, s, None, run.generator, force=self.force_transition, sharpen=run.sharpen
             )
-            tokens = self._words(run, logits, z, t)
+            tokens = self._tokens(run, logits, z, t)
         return State(torch.where(keep, stepped, process.sample(tokens, s, run.generator)), s)
 
-    def _words(self, run: SamplingContext, logits: Logits, z: Tokens, t: Times) -> Tokens:
+    def _tokens(self, run: SamplingContext, logits: Logits, z: Tokens, t: Times) -> Tokens:
         """Draw x ~ q(x | z_t, p)."""
         if run.process.exact_ends:  # z_0 then has this distribution
             zero = torch.zeros_like(t)

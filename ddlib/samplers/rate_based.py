@@ -60,15 +60,15 @@ class Leap(Sampler):
         return State(z, s)
 
     def kernel(
-        self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], texts: Tokens, t: Times, s: Times
+        self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], z: Tokens, t: Times, s: Times
     ) -> Float64[Tensor, "N N"]:
         if float(t[0]) == 1 or float(s[0]) == 0 or _window_ends(process, t, s):
-            return Ancestral().kernel(process, predict, texts, t, s)
-        rates = process.reverse_rate(predict(texts, t).softmax(-1), texts, t).to(torch.float64)
+            return Ancestral().kernel(process, predict, z, t, s)
+        rates = process.reverse_rate(predict(z, t).softmax(-1), z, t).to(torch.float64)
         total = rates.sum(-1)
         chance = self.chance(total * (t - s)[:, None])
         moving = rates * (chance / torch.where(total > 0, total, 1.0))[..., None]
-        return joint(moving.scatter(-1, texts[..., None], 1 - chance[..., None]), texts)
+        return joint(moving.scatter(-1, z[..., None], 1 - chance[..., None]), z)
 
 
 class Euler(Leap):

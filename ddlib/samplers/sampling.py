@@ -174,7 +174,7 @@ def sample(
     check_reuse(reuse, pace, model.capabilities, sampler)
     for name, rule in (("length", length), ("constraint", constraint)):
         if rule is not None and model.capabilities.has_step_distribution:
-            raise TypeError(f"{name} is {rule!r}, and {denoiser!r} guides the distribution of z_s: use on='words'")
+            raise TypeError(f"{name} is {rule!r}, and {denoiser!r} guides the distribution of z_s: use on='tokens'")
     if constraint is not None:
         constraint = constraint.to(target).without(forbidden).over(token_ancestors(process))
         check_satisfiable(constraint, fixed.masked_fill(free, process.num_states - 1), endings)

@@ -162,9 +162,9 @@ class Settled(Ending):
         process, (z, t, _) = run.process, state
         unsure = run.free & ((z >= process.vocab_size) | process.reachable_from_all_tokens(z))
         tokens, entropies = z.clone(), torch.zeros(z.shape, dtype=torch.float64, device=z.device)
-        run.network.cache_last = run.network.sight.repeatable
+        run.network.cache_last = run.network.context.repeatable
         for part in run.network.at(z, t, unsure):
-            logits = part.words(torch.zeros_like(part.z))
+            logits = part.token_logits(torch.zeros_like(part.z))
             log_probs = posterior_logits(process, logits, part.z[:, None], part.t)[:, 0].log_softmax(-1)
             tokens[part.b, part.i] = log_probs.argmax(-1)
             entropies[part.b, part.i] = entropy(log_probs).to(entropies)

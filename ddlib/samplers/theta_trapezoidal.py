@@ -87,14 +87,14 @@ class ThetaTrapezoidal(Sampler):
         return torch.where(probs > 0, probs.log() - log_evidence, -torch.inf)
 
     def kernel(
-        self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], texts: Tokens, t: Times, s: Times
+        self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], z: Tokens, t: Times, s: Times
     ) -> Float64[Tensor, "N N"]:
-        u, number = self.between(t, s), len(texts)
-        before, after = predict(texts, t), predict(texts, u)
-        first = joint(process.posterior(before.softmax(-1), texts, t, u), texts)
+        u, number = self.between(t, s), len(z)
+        before, after = predict(z, t), predict(z, u)
+        first = joint(process.posterior(before.softmax(-1), z, t, u), z)
         here, there = torch.arange(number).repeat_interleave(number), torch.arange(number).repeat(number)
-        logits = self.extrapolated(process, before[here], after[there], texts[there], u[there])
-        second = joint(process.posterior(logits.softmax(-1), texts[there], u[there], s[there]), texts)
+        logits = self.extrapolated(process, before[here], after[there], z[there], u[there])
+        second = joint(process.posterior(logits.softmax(-1), z[there], u[there], s[there]), z)
         return (first[..., None] * second.view(number, number, number)).sum(1)
 
     def _by_levels(self, run: SamplingContext, z: Tokens, t: Times, s: Times, first: Tokens) -> Tokens:
@@ -112,7 +112,7 @@ class ThetaTrapezoidal(Sampler):
             done += len(rows)
             target = last[part.b, part.i]
             assert before is not None  # the first call has predictions at all positions of the second stage
-            both = before.take(rows).words(target), part.words(target)
+            both = before.take(rows).token_logits(target), part.token_logits(target)
             logits = self.extrapolated(process, *both, part.z[:, None], part.t)
             draws = uniforms.at(part.b, part.i)
             result[part.b, part.i] = process.sample_given_level(

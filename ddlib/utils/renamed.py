@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["Renamed", "module_getattr", "renamed_keyword"]
+__all__ = ["Renamed", "module_getattr", "provide_renamed", "renamed_keyword", "renamed_value"]
 
 
 P = ParamSpec("P")
@@ -42,6 +42,22 @@ class Renamed:
     def __get__(self, instance: Any, owner: type) -> Any:
         _warn(f"{owner.__name__}.{self.former}", f"{owner.__name__}.{self.present}")
         return getattr(owner if instance is None else instance, self.present)
+
+
+def provide_renamed(subject: Any, former: str, present: str) -> None:
+    """Set an attribute of an object of a user's class that has it under its former name only, with a warning."""
+    if hasattr(subject, former):
+        owner = type(subject).__name__
+        _warn(f"{owner}.{former}", f"{owner}.{present}")
+        setattr(subject, present, getattr(subject, former))
+
+
+def renamed_value(argument: str, value: Any, former: str, present: str) -> Any:
+    """Return the value of an argument, the present name in place of its former name, with a warning."""
+    if value != former:
+        return value
+    _warn(f"{argument}={former!r}", f"{argument}={present!r}")
+    return present
 
 
 def renamed_keyword(former: str, present: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

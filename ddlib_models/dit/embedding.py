@@ -54,7 +54,7 @@ class StateEmbedding(Constants, nn.Embedding):
             raise ValueError(
                 f"parents: {vocab_size} tokens and {self.num_clusters} clusters exceed num_states={num_states}"
             )
-        self.words, self.starts = tokens, sizes.cumsum(0) - sizes
+        self.tokens, self.starts = tokens, sizes.cumsum(0) - sizes
         with torch.no_grad():
             self.weight[vocab_size : vocab_size + self.num_clusters] = 0
             self.weight[num_states:rows] = 0
@@ -78,7 +78,7 @@ class StateEmbedding(Constants, nn.Embedding):
 
     def means(self) -> Float[Tensor, "n D"]:
         """Compute the mean of its tokens' vectors for every cluster of ``parents``."""
-        return F.embedding_bag(self.words, self.weight, self.starts, mode="mean")
+        return F.embedding_bag(self.tokens, self.weight, self.starts, mode="mean")
 
     @torch.no_grad()
     def start_clusters_at(self, centroids: Float[Tensor, "n D"]) -> None:

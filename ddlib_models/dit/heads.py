@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ddlib_models.dit.layers import LayerNorm, Modulation, modulate
 from ddlib_models.dit.tree_head import level_sizes, parents_of
 from ddlib_models.io.constants import Constants
+from ddlib_models.io.moved import former_name
 
 
 def round_up(size: int, multiple: int) -> int:
@@ -16,7 +17,7 @@ def round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-class WordHead(nn.Linear):
+class TokenHead(nn.Linear):
     """Logits over tokens, logits = W x + b, from a matrix that may have more rows than there are tokens.
 
     The additional rows pad the product to a size that GPUs multiply fast, or belong to other states when the matrix is
@@ -40,7 +41,7 @@ class WordHead(nn.Linear):
     def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"]:
         return super().forward(x)[..., : self.vocab_size]
 
-    def words(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"]]:
+    def output_weights(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"]]:
         """Return the tokens' rows of matrix and bias, for losses that fuse the head."""
         return self.weight[: self.vocab_size], self.bias[: self.vocab_size]
 
@@ -99,7 +100,7 @@ class ChildHead(Constants, nn.Linear):
     def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L K"]:
         return super().forward(x)[..., self.rows]
 
-    def words(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
+    def output_weights(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
         """Return matrix and bias in the order of the states, S - 1 rows; a copy."""
         return self.weight[self.rows], self.bias[self.rows]
 
@@ -116,8 +117,10 @@ class ChildHead(Constants, nn.Linear):
             levels.append(above.index_add(0, parents.to(above.device), levels[-1]))
         self.bias[self.rows] = torch.cat(levels).log().to(self.bias)
 
+    to_words = former_name("ChildHead.to_words", "to_token_head")
+
     @torch.no_grad()
-    def to_words(self, pad_to: int = 1) -> WordHead:
+    def to_token_head(self, pad_to: int = 1) -> TokenHead:
         """Return a token head with the same token probabilities, which needs one softmax only.
 
         It exists if, below the first level that branches, the normaliser of each sibling group does not depend on the
@@ -127,7 +130,7 @@ class ChildHead(Constants, nn.Linear):
             ValueError: with the number of clusters for which that does not hold.
         """
         sizes = level_sizes(self.vocab_size, self.tree)
-        weights, biases = (part.split(sizes) for part in self.words())
+        weights, biases = (part.split(sizes) for part in self.output_weights())
         top = max((level for level, size in enumerate(sizes) if size > 1), default=0)
         uneven, above = 0, torch.arange(self.vocab_size, device=self.weight.device)
         share = torch.zeros(self.vocab_size, dtype=torch.float64, device=self.weight.device)
@@ -146,7 +149,7 @@ class ChildHead(Constants, nn.Linear):
                 f"{uneven} of {sum(sizes[1:])} clusters have children with different rows: their normalisation "
                 "depends on the features, so no head over tokens has the same distribution"
             )
-        head = WordHead(self.in_features, self.vocab_size, self.vocab_size, pad_to).to(self.weight)
+        head = TokenHead(self.in_features, self.vocab_size, self.vocab_size, pad_to).to(self.weight)
         head.weight[: self.vocab_size] = weights[top][above]
         head.bias[: self.vocab_size] = (biases[top][above] + share).to(head.bias)
         return head

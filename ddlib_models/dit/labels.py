@@ -147,9 +147,9 @@ class Conditioned:
         """Compute logits behind a cache, or in its window; see ``DiT.extend``."""
         return self.model.extend(z, t, cache, label=self.label)
 
-    def words(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
-        """Return the head's matrix and bias; see ``DiT.words``."""
-        return self.model.words()
+    def output_weights(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
+        """Return the head's matrix and bias; see ``DiT.output_weights``."""
+        return self.model.output_weights()
 
     def siblings(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"], Int[Tensor, " n"]]:
         """Return matrix, bias and rows of a head over children; see ``DiT.siblings``."""

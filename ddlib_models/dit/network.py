@@ -11,13 +11,14 @@ from ddlib_models.attention.backends import Attention, backend
 from ddlib_models.attention.masks import ByBlocks
 from ddlib_models.dit.checks import check_least, check_shares
 from ddlib_models.dit.embedding import SharedEmbedding, StateEmbedding, check_shared
-from ddlib_models.dit.heads import ChildHead, ClusterHead, WordHead
+from ddlib_models.dit.heads import ChildHead, ClusterHead, TokenHead
 from ddlib_models.dit.inputs import InputBuilder, Packing
 from ddlib_models.dit.labels import Conditioned, Label, LabelEmbedding
 from ddlib_models.dit.layers import Block, LayerNorm, MemoryInput, Modulation, TimeEmbedding
 from ddlib_models.dit.positions import positions_of
 from ddlib_models.dit.tree_head import level_sizes, parents_of
 from ddlib_models.dit.trunk import Body
+from ddlib_models.io.moved import former_name
 from ddlib_models.io.pretrained import Pretrained
 from ddlib_models.kv_cache import Cache
 from ddlib_models.window_cache import WindowCache
@@ -147,7 +148,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         self.blocks = nn.ModuleList(Block(dim, heads, condition, dropout, self.attention) for _ in range(depth))
         self.norm, self.modulation = LayerNorm(dim), Modulation(dim, 2, condition)
         if tree is None:
-            self.head = WordHead(dim, vocab_size, num_states if tied else vocab_size, pad_to)
+            self.head = TokenHead(dim, vocab_size, num_states if tied else vocab_size, pad_to)
         else:
             self.head = ChildHead(dim, vocab_size, tree, pad_to, num_states if tied else None)
         if tied:
@@ -223,9 +224,11 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         """
         return self(z, t, cache=cache, label=label)
 
-    def words(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
+    def output_weights(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
         """Return the head's matrix and bias, so that ``forward`` is ``features(...) @ matrix.T + bias``."""
-        return self.head.words()
+        return self.head.output_weights()
+
+    words = former_name("DiT.words", "output_weights")
 
     @property
     def tree(self) -> Sequence[Int[Tensor, " n"]] | None:

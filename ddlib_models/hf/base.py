@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ddlib_models.io.json_files import described, line
+from ddlib_models.io.moved import former_name
 from ddlib_models.io.pretrained import Pretrained
 from ddlib_models.io.safetensors import filled_network
 
@@ -70,10 +71,12 @@ class HFBackbone(Pretrained, nn.Module, ABC):
     def features(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"]) -> Float[Tensor, "B L D"]:
         """Compute the output layer's input, so that ``forward`` is ``features(...) @ weight.T + bias``."""
 
-    def words(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"] | None]:
+    def output_weights(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"] | None]:
         """Return the tokens' rows of the output layer's matrix and bias."""
         bias = self.decoder.bias
         return self.decoder.weight[: self.vocab_size], None if bias is None else bias[: self.vocab_size]
+
+    words = former_name("HFBackbone.words", "output_weights")
 
     def embed(self, z: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
         """Embed states, without the position embeddings and the norm."""
@@ -101,8 +104,7 @@ class HFBackbone(Pretrained, nn.Module, ABC):
 
     def _begin(self, table: nn.Module) -> Float[Tensor, " D"]:
         """Return the initial embedding of states that have no row in the network's table."""
-        row = torch.tensor(self.mask_id, device=table.weight.device)
-        return table(row)  # through the table: it may scale
+        return table(torch.tensor(self.mask_id, device=table.weight.device))  # through the table: it may scale
 
     @torch.no_grad()
     def _adopt(self, network: nn.Module) -> None:
@@ -143,13 +145,11 @@ class HFBackbone(Pretrained, nn.Module, ABC):
     def _compare(self, whole: Tensor, z: Tensor) -> None:
         """Raise if the two halves do not give the whole network: it scales its input or adds to its output."""
         try:
-            halves = F.linear(self._read(self.embed(z)), *self.words())
+            halves = F.linear(self._read(self.embed(z)), *self.output_weights())
         except (TypeError, AttributeError, RuntimeError) as error:
             raise ValueError(f"architecture: {self._name} cannot be split: {error}") from error
         if not torch.allclose(halves, whole, rtol=1e-3, atol=1e-3 * float(whole.abs().max())):
-            raise ValueError(
-                f"architecture: {self._name} returns other logits with inputs_embeds and a separate output layer"
-            )
+            raise ValueError(f"architecture: {self._name} returns other logits with a separate output layer")
 
     @property
     def _name(self) -> str:

@@ -139,7 +139,7 @@ class CausalLM(CachedHFBackbone):
                 state out of range; ``clean`` or ``cache`` without blocks, or more than one of these three; a cache of
                 other weights, sequences or dtype.
         """
-        logits = F.linear(self.features(z, t, clean=clean, present=present, cache=cache), *self.words())
+        logits = F.linear(self.features(z, t, clean=clean, present=present, cache=cache), *self.output_weights())
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def features(
@@ -227,7 +227,7 @@ class CausalLM(CachedHFBackbone):
     def _adopt(self, network: nn.Module) -> None:
         super()._adopt(network)
         blind = self.attention == "causal" or self.block_size == 1 or self.max_length == 1 or self.vocab_size < 3
-        if not blind and not self.words()[0].is_meta:
+        if not blind and not self.output_weights()[0].is_meta:
             self._check_sight()
         if self.lora:
             self.network = low_rank.adapted(self.network, self.lora)
@@ -238,7 +238,7 @@ class CausalLM(CachedHFBackbone):
         """Raise if the first position does not depend on the second under a full attention mask."""
         training = self.training
         self.eval()
-        z = torch.tensor([[0, 1], [0, 2]], device=self.words()[0].device)
+        z = torch.tensor([[0, 1], [0, 2]], device=self.output_weights()[0].device)
         x, all_seen = self.embed(z), torch.ones(1, 1, 2, 2, dtype=torch.bool, device=z.device)
         seen = self._read(x, attention_mask=added(all_seen, x.dtype))
         self.train(training)

@@ -36,11 +36,11 @@ class Recall(KVCacheBase):
         """Select sequences by indices, repeated or not, or by a boolean mask; a copy."""
         with torch.inference_mode(False), torch.no_grad():
             pairs = tuple((keys[index], values[index]) for keys, values in self.pairs)
-            return self._like(self.words[index], pairs, self.last[index])
+            return self._like(self.tokens[index], pairs, self.last[index])
 
     def grown(self, tokens: Int[Tensor, "B L"], pairs: tuple[Pair, ...], last: Float[Tensor, "B 1 D"]) -> "Recall":
         """Return the cache extended by these tokens, given keys and values of all tokens."""
-        return self._like(torch.cat([self.words, tokens], 1), pairs, last)
+        return self._like(torch.cat([self.tokens, tokens], 1), pairs, last)
 
     def _like(self, tokens: Tensor, pairs: tuple[Pair, ...], last: Tensor) -> "Recall":
         other = self._with(tokens)

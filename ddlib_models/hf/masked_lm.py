@@ -90,7 +90,7 @@ class MaskedLM(HFBackbone):
             ValueError: if the shapes disagree, the sequences are longer than ``max_length``, or a CPU tensor holds a
                 state out of range.
         """
-        return F.linear(self.features(z, t, present=present), *self.words())
+        return F.linear(self.features(z, t, present=present), *self.output_weights())
 
     def features(
         self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"], *, present: Bool[Tensor, "B L"] | None = None

@@ -100,12 +100,12 @@ class Canvas(Constants):
             raise ValueError(
                 f"x has shape {tuple(x.shape)}: must consist of whole blocks, block_size={self.block_size}"
             )
-        if cache is not None and len(cache.words) != len(x):
-            raise ValueError(f"cache: contains {len(cache.words)} sequences, but {len(x)} are given")
+        if cache is not None and len(cache.tokens) != len(x):
+            raise ValueError(f"cache: contains {len(cache.tokens)} sequences, but {len(x)} are given")
         read = self._begin(len(x)) if cache is None else cache.read.copy()
         if x.shape[1]:
             self._encode(x, read)
-        tokens = x if cache is None else torch.cat([cache.words, x], 1)
+        tokens = x if cache is None else torch.cat([cache.tokens, x], 1)
         return Kept(tokens, read, LastOutput(len(x), x.device), torch.arange(len(x), device=x.device))
 
     def extend(self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: "Kept") -> Float[Tensor, "B n V"]:
@@ -114,9 +114,9 @@ class Canvas(Constants):
         Raises:
             ValueError: the cache is of another number of sequences.
         """
-        if len(cache.words) != len(z):
+        if len(cache.tokens) != len(z):
             raise ValueError(
-                f"cache: contains {len(cache.words)} sequences, but {len(z)} are given; cache.rows(index) selects "
+                f"cache: contains {len(cache.tokens)} sequences, but {len(z)} are given; cache.rows(index) selects "
                 "some of them"
             )
         size = self.block_size
@@ -205,12 +205,12 @@ class Kept:
     """
 
     def __init__(self, tokens: Int[Tensor, "B L"], read: Read, outputs: LastOutput, index: Int[Tensor, " B"]) -> None:
-        self.words, self.read, self._outputs, self._index = tokens, read, outputs, index
+        self.tokens, self.read, self._outputs, self._index = tokens, read, outputs, index
 
     def rows(self, index: Tensor) -> "Kept":
         """Select some of the sequences; outputs stored for these are shared with the original."""
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index
-        return Kept(self.words[index], self.read.rows(index), self._outputs, self._index[index])
+        return Kept(self.tokens[index], self.read.rows(index), self._outputs, self._index[index])
 
     def last(self, length: int) -> tuple[Float[Tensor, "B n V"], Bool[Tensor, " B"]] | None:
         """Return the last output for ``length`` states, and which rows have one; None if there is none."""

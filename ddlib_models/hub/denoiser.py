@@ -107,9 +107,9 @@ class Halves(Adapted):
         self.special.check(z)
         return self._moved(self.network.features(z, self._times(z, t), **options))
 
-    def words(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"]]:
+    def output_weights(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"]]:
         """Return the tokens' rows of the output layer, with a bias of -inf at ids that are not tokens."""
-        weight, bias = self.network.words()
+        weight, bias = self.network.output_weights()
         barred = self.barred.to(weight.dtype)
         return weight, barred if bias is None else bias + barred
 

@@ -190,23 +190,23 @@ class RemoteBlocks(Remote):
     def prefill(self, x: Int[Tensor, "B n"], cache: "Prefix | None" = None) -> "Prefix":
         """Return the tokens of whole blocks, after those of ``cache``."""
         check_blocks(x, self.block_size, self.vocab_size)
-        return Prefix(x if cache is None else torch.cat([cache.words, x], 1))
+        return Prefix(x if cache is None else torch.cat([cache.tokens, x], 1))
 
     def extend(self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: "Prefix") -> Float[Tensor, "B n V"]:
         """Compute logits of states that follow the tokens of the cache."""
-        if len(cache.words) != len(z):
-            raise ValueError(f"cache: contains {len(cache.words)} sequences, but {len(z)} are given")
-        return self(torch.cat([cache.words, z], 1), t)[:, cache.words.shape[1] :]
+        if len(cache.tokens) != len(z):
+            raise ValueError(f"cache: contains {len(cache.tokens)} sequences, but {len(z)} are given")
+        return self(torch.cat([cache.tokens, z], 1), t)[:, cache.tokens.shape[1] :]
 
 
 class Prefix(NamedTuple):
     """Cache of a network that stores no keys and values: the tokens, (B, L)."""
 
-    words: Int[Tensor, "B L"]
+    tokens: Int[Tensor, "B L"]
 
     def rows(self, index: Tensor) -> "Prefix":
         """Select sequences."""
-        return Prefix(self.words[index])
+        return Prefix(self.tokens[index])
 
 
 def remote(source: Source) -> Remote:

@@ -71,11 +71,11 @@ class Special:
                     f"z contains id {index}{token} which is not a token of the process and has no probability{mask}"
                 )
 
-    def ended(self, words: Any, prompt: int = 0) -> list[Any]:
+    def ended(self, tokens: Any, prompt: int = 0) -> list[Any]:
         """Return the tokens behind a prompt and before the first end that follows it.
 
         Args:
-            words: tokens of a sequence (L,), or of a batch (B, L); a tensor or lists.
+            tokens: a sequence (L,), or of a batch (B, L); a tensor or lists.
             prompt: number of tokens at the front to leave out; an end among them, as after a message of a chat, ends
                 nothing.
 
@@ -85,12 +85,14 @@ class Special:
         Raises:
             ValueError: a negative ``prompt``, or one that is longer than a sequence.
         """
-        words = words.tolist() if isinstance(words, Tensor) else list(words)
-        if words and isinstance(words[0], (Tensor, Sequence)):
-            return [self.ended(row, prompt) for row in words]
-        if not 0 <= prompt <= len(words):
-            raise ValueError(f"prompt={prompt}: must lie in 0..{len(words)}, as it is a number of tokens of a sequence")
-        return list(takewhile(lambda word: word not in self.ends, words[prompt:]))
+        tokens = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
+        if tokens and isinstance(tokens[0], (Tensor, Sequence)):
+            return [self.ended(row, prompt) for row in tokens]
+        if not 0 <= prompt <= len(tokens):
+            raise ValueError(
+                f"prompt={prompt}: must lie in 0..{len(tokens)}, as it is a number of tokens of a sequence"
+            )
+        return list(takewhile(lambda token: token not in self.ends, tokens[prompt:]))
 
     def endings(self) -> tuple[EndOfText, ...]:
         """Return the stopping rules for ``dd.sample``: only padding follows a token that ends a sequence."""
@@ -161,9 +163,9 @@ def describe(
     if mask is None:
         vocab_size, undrawn = rows if rows is not None else last + 1, ()
     else:
-        words = tokens.keys() - barred - {mask}
-        vocab_size = max(words) + 1
-        undrawn = tuple(index for index in range(vocab_size) if index not in words)
+        drawn = tokens.keys() - barred - {mask}
+        vocab_size = max(drawn) + 1
+        undrawn = tuple(index for index in range(vocab_size) if index not in drawn)
     # BERT-like tokenizers use other names for the ends of a sequence
     bos, eos = _first(tokenizer, "bos", "cls"), _first(tokenizer, "eos", "sep")
     pad = tokenizer.pad_token_id

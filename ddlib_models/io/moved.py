@@ -1,4 +1,4 @@
-"""Former module paths of ddlib_models: importing one gives the module at its present path, for one release."""
+"""Former module paths and names of attributes in ddlib_models, which warn for one release."""
 
 import sys
 import warnings
@@ -6,6 +6,9 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
+
+from typing_extensions import deprecated
 
 MOVED = {
     "ddlib_models.adopted": "ddlib_models.hf.base",
@@ -36,6 +39,17 @@ MOVED = {
     "ddlib_models.weights": "ddlib_models.io.safetensors",
 }
 """Former path: present path."""
+
+
+def former_name(name: str, present: str) -> property:
+    """Return a property for an attribute ``Class.former`` that warns and returns the attribute ``present``."""
+    owner = name.split(".")[0]
+
+    @deprecated(f"{name} is {owner}.{present} now; the next release removes the former name")
+    def value(self: Any) -> Any:
+        return getattr(self, present)
+
+    return property(value)
 
 
 class Redirection(MetaPathFinder, Loader):

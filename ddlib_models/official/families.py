@@ -147,9 +147,9 @@ def hdlm(
     tokens = prior_tokens or max(len(assigned), mask + 1)
     parents = assigned - tokens if int(assigned.max()) >= tokens else assigned
     layout = Layout(tokens, mask, int(parents.max()) + 1)
-    if len(parents) != layout.words or int(parents.bincount().min()) == 0:
+    if len(parents) != layout.vocab_size or int(parents.bincount().min()) == 0:
         raise ValueError(
-            f"clusters: must assign each of {layout.words} tokens to one of the clusters 0..n-1, none of them empty"
+            f"clusters: must assign each of {layout.vocab_size} tokens to one of the clusters 0..n-1, none empty"
         )
     _check_rows(network, layout)
     return network.build(layout, True, options), parents

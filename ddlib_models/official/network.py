@@ -67,21 +67,21 @@ class Layout:
             raise ValueError(f"mask_id={self.mask}: must be one of the {self.tokens} tokens")
 
     @property
-    def words(self) -> int:
+    def vocab_size(self) -> int:
         """Number of tokens in ddlib's order."""
         return self.mask if self.mask == self.tokens - 1 else self.tokens
 
     @property
     def states(self) -> int:
         """Number of states in ddlib's order."""
-        return self.words + self.clusters + 1
+        return self.vocab_size + self.clusters + 1
 
     def cluster_rows(self) -> Int[Tensor, " n"]:
         return torch.arange(self.tokens, self.tokens + self.clusters)
 
     def rows(self) -> Int[Tensor, " n"]:
         """The authors' row of every state of ddlib."""
-        return torch.cat([torch.arange(self.words), self.cluster_rows(), torch.tensor([self.mask])])
+        return torch.cat([torch.arange(self.vocab_size), self.cluster_rows(), torch.tensor([self.mask])])
 
 
 class Network:
@@ -118,21 +118,21 @@ class Network:
         with torch.device("meta"):
             model = DiT(
                 layout.states,
-                layout.words,
+                layout.vocab_size,
                 **self._size(),
                 time_conditioned=time_conditioned,
                 num_clusters=layout.clusters if self.has_clusters else 0,
                 **options,
             )
         model.to(self.dtype).to_empty(device=self.device)
-        words = torch.arange(layout.words)
+        words = torch.arange(layout.vocab_size)
         rows = {"embedding.weight": layout.rows(), "head.weight": words, "head.bias": words}
         if self.has_clusters:
             rows |= {key: layout.cluster_rows() for key in _PER_STATE if key.startswith("cluster_head")}
         for key, chosen in rows.items():
             state[key] = torch.zeros_like(model.get_parameter(key), requires_grad=False)
             state[key][: len(chosen)] = self.tensors[key][chosen.to(self.device)]
-        if layout.mask < layout.words:
+        if layout.mask < layout.vocab_size:
             state["head.weight"][layout.mask] = 0
             state["head.bias"][layout.mask] = FORBIDDEN
         model.load_state_dict(state)

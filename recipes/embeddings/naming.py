@@ -38,7 +38,7 @@ def cluster_names(
     words = [
         members[0]
         for level in range(len(clusters.parents))
-        for members in typical_words(vectors, clusters.words(level), alike, num=1)
+        for members in typical_words(vectors, clusters.of_tokens(level), alike, num=1)
     ]
     # special tokens decode to nothing, and are named as in the vocabulary
     names = [(tokenizer.decode([word]) or tokenizer.id_to_token(word) or "").strip() for word in words]

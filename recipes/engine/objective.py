@@ -145,7 +145,7 @@ class Objective(nn.Module):
             if noisy.rows is not None and self.training:
                 noisy.rows.step(output.detach(), self.model if split else None)
             if target is not None:
-                layer = self.model.words() if split else None
+                layer = self.model.output_weights() if split else None
                 own = consistency(self._process[0], output, layer, noisy, target, self.loss, self.parameterization)
                 own = self.loss.consistency * torch.where(kept, own, 0.0)
                 total, losses = total + scale * own.sum(), losses + own.detach()

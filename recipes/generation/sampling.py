@@ -62,8 +62,8 @@ class Sampling:
     """Class of the samples, by its name or number, for a model that was trained with labels; by default none."""
     guidance: float = 1.0
     """Strength of classifier-free guidance towards the label: 0 ignores the label, above 1 strengthens it."""
-    guidance_on: Literal["words", "states"] = "words"
-    """Distribution that guidance tempers: of the clean token, or of the next state."""
+    guidance_on: Literal["tokens", "states", "words"] = "tokens"
+    """Distribution that guidance tempers: of the clean token, or of the next state. ``words`` is a former name."""
     guidance_interval: tuple[float, float] = (0.0, 1.0)
     """Times between which samples are guided; outside, they depend on the label without guidance."""
     memory: bool = False

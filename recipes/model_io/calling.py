@@ -30,7 +30,7 @@ def called(model: nn.Module, half: bool, by: Denoiser | None = None) -> Denoiser
 
     found = wrapped(model if by is None else by)
     if by is None and Capabilities.of(model).takes_memory:  # samplers call only its features with memory
-        found.features, found.words, found.takes_memory = wrapped(model.features), model.words, True
+        found.features, found.output_weights, found.takes_memory = wrapped(model.features), model.output_weights, True
     return found
 
 
@@ -52,5 +52,5 @@ def padded(denoiser: Denoiser, lengths: Int[Tensor, " B"]) -> Denoiser:
 
     if implements(denoiser, SplitDenoiser):  # so that only the required logits are computed
         see.features = lambda z, t: denoiser.features(z, t, present=here(z))
-        see.words = denoiser.words
+        see.output_weights = denoiser.output_weights
     return telling(see, denoiser)

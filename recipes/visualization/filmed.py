@@ -149,7 +149,7 @@ class Filmed(Sampler):
     @property
     def _window(self) -> slice:
         """The positions that the sampler draws at present."""
-        first = self._run.network.sight.first
+        first = self._run.network.context.first
         return slice(first, first + self._run.free.shape[1])
 
     def _keep(self, t: Times, z: Tokens) -> None:
@@ -209,7 +209,7 @@ def _distributions(
             yield rows[some], which + first, log_probs
     for i in level[~comes_down].unique().tolist():
         rows = (~comes_down & (level == i)).nonzero()[:, 0]
-        log_probs = predictions.take(rows).words(torch.zeros_like(rows))[:, 0].log_softmax(-1)
+        log_probs = predictions.take(rows).token_logits(torch.zeros_like(rows))[:, 0].log_softmax(-1)
         if i > 0 and process.hierarchy is None:  # a noise state without members
             continue
         if i > 0:

@@ -8,11 +8,11 @@ F64 = torch.float64
 class Kept:
     """Cache of ``ByBlocks``: the sums over the blocks of tokens."""
 
-    def __init__(self, words, total):
-        self.words, self.total = words, total
+    def __init__(self, tokens, total):
+        self.tokens, self.total = tokens, total
 
     def rows(self, index):
-        return Kept(self.words[index], self.total[index])
+        return Kept(self.tokens[index], self.total[index])
 
 
 class ByBlocks:
@@ -34,15 +34,15 @@ class ByBlocks:
         )
 
     def prefill(self, x, cache=None):
-        first = 0 if cache is None else cache.words.shape[1]
+        first = 0 if cache is None else cache.tokens.shape[1]
         here = self._blocks(x, torch.zeros(len(x)), first)
         total = here.sum(2).tanh().sum(1)
         self.prefilled += x.numel()
-        return Kept(x, total) if cache is None else Kept(torch.cat([cache.words, x], 1), cache.total + total)
+        return Kept(x, total) if cache is None else Kept(torch.cat([cache.tokens, x], 1), cache.total + total)
 
     def features(self, z, t, *, cache=None):
         self.seen.append(tuple(z.shape))
-        here = self._blocks(z, t, 0 if cache is None else cache.words.shape[1])
+        here = self._blocks(z, t, 0 if cache is None else cache.tokens.shape[1])
         sums = here.sum(2)
         before = sums.tanh().cumsum(1) - sums.tanh() + (0.0 if cache is None else cache.total[:, None])
         return (here + (sums + before)[:, :, None]).sin().flatten(1, 2)
@@ -57,7 +57,7 @@ class ByBlocks:
 class Split(ByBlocks):
     """The same in halves."""
 
-    def words(self):
+    def output_weights(self):
         return 2 * self.layer, None
 
 

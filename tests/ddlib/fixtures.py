@@ -142,7 +142,7 @@ class Halves:
         self.calls, self.sequences = self.calls + 1, self.sequences + len(z)
         return self.table[0][z] + self.table[1][z.roll(1, -1)] * (1 + t[:, None, None].double())
 
-    def words(self):
+    def output_weights(self):
         return self.weight, self.bias
 
     def __call__(self, z, t):

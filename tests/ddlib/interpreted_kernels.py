@@ -226,13 +226,13 @@ def test_words_under_a_member_are_neighbours(process):
     hierarchy = process.hierarchy
     top = next((i for i, edge in enumerate(hierarchy.maps) if edge.spread is not None), hierarchy.depth)
     order = Order(hierarchy, top, hard=False)
-    assert len(order.words) % 64 == 0 and sorted(order.words[: hierarchy.vocab_size].tolist()) == [
+    assert len(order.tokens) % 64 == 0 and sorted(order.tokens[: hierarchy.vocab_size].tolist()) == [
         *range(hierarchy.vocab_size)
     ]
     for level in range(1, top + 1):
         parents = hierarchy.between(0, level).parents
         for member, (low, high) in enumerate(order.bounds[level].t().tolist()):
-            assert sorted(order.words[low:high].tolist()) == (parents == member).nonzero()[:, 0].tolist()
+            assert sorted(order.tokens[low:high].tolist()) == (parents == member).nonzero()[:, 0].tolist()
 
 
 @pytest.mark.parametrize("hard", [False, True])
@@ -252,7 +252,7 @@ def test_segments_are_the_tokens_in_order(name, hard):
             low, high, inner_low, inner_high = (int(bound[token]) for bound in spans)
             assert segment.low <= low <= inner_low < inner_high <= high <= segment.high
             assert order.outer(segment.level)[:, rows.x[token]].tolist() == [low, high]
-            assert order.words[inner_low:inner_high].tolist().count(int(rows.x[token])) == 1
+            assert order.tokens[inner_low:inner_high].tolist().count(int(rows.x[token])) == 1
         first += segment.tokens
     assert (level[index[:first]] > 0).all() and (level[index[first:]] == 0).all()
 

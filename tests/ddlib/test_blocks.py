@@ -203,7 +203,7 @@ def test_no_block_is_computed_behind_the_ends_of_all_texts():
 
     class Ends(ByBlocks):
         def __call__(self, z, t, *, clean=None, cache=None):
-            first = 0 if cache is None else cache.words.shape[1]
+            first = 0 if cache is None else cache.tokens.shape[1]
             here = first + torch.arange(z.shape[1])
             return super().__call__(z, t, cache=cache) + torch.where(
                 here[:, None] >= 3, probs.double(), -probs.double()

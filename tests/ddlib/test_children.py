@@ -186,7 +186,7 @@ class Halves:
     def features(self, z, t):
         return self.table[z] + self.table[z.roll(1, -1)]
 
-    def words(self):
+    def output_weights(self):
         return self.matrix, self.bias
 
     def siblings(self):
@@ -195,7 +195,7 @@ class Halves:
         return self.matrix[order], self.bias[order], self.rows
 
     def __call__(self, z, t):
-        return torch.nn.functional.linear(self.features(z, t), *self.words())
+        return torch.nn.functional.linear(self.features(z, t), *self.output_weights())
 
 
 WAYS = [

@@ -199,7 +199,7 @@ def test_centroids_objective_and_coherence_are_those_of_the_words_below(metric, 
     found = semantic_clusters(rows, [12, 3], metric=metric, nested=nested)
     points = torch.nn.functional.normalize(rows) if metric == "cosine" else rows
     for level, centroids in enumerate(found.centroids):
-        label = found.words(level)
+        label = found.of_tokens(level)
         mean = torch.stack([points[label == k].mean(0) for k in range(len(centroids))])
         mean = torch.nn.functional.normalize(mean) if metric == "cosine" else mean
         torch.testing.assert_close(centroids, mean)
@@ -209,7 +209,7 @@ def test_centroids_objective_and_coherence_are_those_of_the_words_below(metric, 
         cosine = torch.cosine_similarity(points, inner[label])
         wanted = torch.stack([cosine[label == k].mean() for k in range(len(centroids))])
         torch.testing.assert_close(found.coherence[level], wanted)
-    assert torch.equal(found.words(1), found.parents[1][found.words(0)])
+    assert torch.equal(found.of_tokens(1), found.parents[1][found.of_tokens(0)])
     assert found.objective[1] > found.objective[0]
 
 
@@ -232,7 +232,7 @@ def test_weights_of_centroids_stand_for_the_words_below(metric):
 def test_clear_clusters_are_found(metric):
     kind = torch.arange(120) % 4
     rows = 8 * torch.eye(4, dtype=torch.float64)[kind] + 0.1 * normal(120, 4)
-    found = semantic_clusters(rows, [4, 2], metric=metric).words()
+    found = semantic_clusters(rows, [4, 2], metric=metric).of_tokens()
     assert all(len(found[kind == k].unique()) == 1 for k in range(4)) and len(found.unique()) == 4
 
 
@@ -403,7 +403,7 @@ def test_memberships_are_a_softmax_over_the_nearest_centroids(metric):
     clusters = dd.hierarchies.semantic_clusters(rows, 8, metric=metric)
     found = dd.hierarchies.soft_memberships(clusters, rows, temperature=0.3, most=3)
     index, probability = torch.tensor(found["index"]), torch.tensor(found["probability"], dtype=torch.float64)
-    centroids, own = clusters.centroids[0].double(), clusters.words()
+    centroids, own = clusters.centroids[0].double(), clusters.of_tokens()
     if metric == "cosine":
         distance = 1 - torch.nn.functional.cosine_similarity(rows.double()[:, None], centroids[None], dim=-1)
     else:

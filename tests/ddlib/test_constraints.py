@@ -510,7 +510,7 @@ test_refused = refuses(r"""
     draw(endings=[EndOfText(3, fill=1)]) | TypeError | must accept any number of fill tokens
     draw(Automaton({0: {1: 1}, 1: {1: 1, 2: 2}}, 0, [2], 4), endings=[EndOfText(1)]) | TypeError | any number of fill
     draw(WORDS.behind(1), endings=[EndOfText(3)]) | ValueError | whose first 1 positions must be given in prompt
-    draw(network=Steers()) | TypeError | guides the distribution of z_s: use on='words'
+    draw(network=Steers()) | TypeError | guides the distribution of z_s: use on='tokens'
     draw(forbidden=[0]) | ValueError | no sequence of length 4 satisfies
     draw(network=impossible) | ValueError | the network gives probability 0 to all tokens at position 0
     WORDS.behind(-1) | ValueError | number is -1

@@ -178,7 +178,7 @@ def test_self_correction_mends_a_word_at_a_time_until_nothing_is_left():
     process, z = Uniform(4, Linear()), PATTERN.repeat(3, 1)
     z[1, 0], z[2] = 3, torch.tensor([1, 1, 3, 3])
     halves = Halves(process)
-    halves.features, halves.words = (
+    halves.features, halves.output_weights = (
         lambda z, t: (count(halves, z), sure(z, t))[1],
         lambda: (torch.eye(4).double(), None),
     )

@@ -18,7 +18,7 @@ from ddlib.processes import Hierarchical
 from ddlib.samplers import Ancestral, FirstHitting, Psi
 from ddlib.schedules import Linear
 from ddlib.testing import strategies
-from ddlib.verification.claims.samplers.guidance_oracle import steered, target_probs, tempered, texts
+from ddlib.verification.claims.samplers.guidance_oracle import steered, target_probs, tempered, pairs_of_states
 
 MANY = [*ClassifierFree.examples(), *ClassifierBased.examples()]
 pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
@@ -53,7 +53,7 @@ def test_the_next_distribution_is_tempered_in_any_hierarchy(tree, gamma, seed):
     straying = any(edge.spread is not None for edge in tree.maps)
     assert guidance.has_step_distribution == straying
     assert guidance.parameterization == ("children" if tree.depth > 1 and not straying else "cavity")
-    z, what = texts(process), "step" if straying else "jump"
+    z, what = pairs_of_states(process), "step" if straying else "jump"
     laws = (target_probs(process, part, "cavity", z, what) for part in (one, other))
     assert (steered(guidance, z) - tempered(process, *laws, gamma, what)).abs().max() < 1e-10
 
@@ -65,7 +65,7 @@ def test_child_logits_of_the_parts_are_tempered_as_they_are(name):
     rows = [torch.randn(process.num_states - 1, generator=generator, dtype=F64) for _ in range(2)]
     children = [constant(row) for row in rows]
     words = [constant(dd.token_logits(process.hierarchy, row)) for row in rows]
-    z, distributions = texts(process), []
+    z, distributions = pairs_of_states(process), []
     for own, meaning in (
         (children, "children"),
         (words, "cavity"),
@@ -79,8 +79,8 @@ def test_child_logits_of_the_parts_are_tempered_as_they_are(name):
 
 def test_words_and_states_are_one_for_masks_and_two_in_a_tree():
     for name, same in (("masked", True), ("tree", False), ("levels", False)):
-        on_words, on_states = (free(name, on=on) for on in ("words", "states"))
-        z = texts(KINDS[name])
+        on_words, on_states = (free(name, on=on) for on in ("tokens", "states"))
+        z = pairs_of_states(KINDS[name])
         t = at(0.5, len(z))
         laws = [target_probs(KINDS[name], one, one.parameterization, z, "jump") for one in (on_words, on_states)]
         gap = (laws[0] - laws[1]).abs().max()
@@ -94,23 +94,23 @@ def test_the_power_of_a_sum_is_no_sum_of_powers():
     one, other = map(constant, both)
     z = torch.tensor([[process.num_states - 1]])
     clusters = {}
-    for on in ("states", "words"):
+    for on in ("states", "tokens"):
         guidance = ClassifierFree(process, one, other, 2.0, on)
         clusters[on] = target_probs(process, guidance, guidance.parameterization, z, "jump")[0, 0, 4:6]
     assert clusters["states"].tolist() == pytest.approx([0.9, 0.1])
     squares = [0.7**2 + 0.05**2, 2 * 0.125**2]
-    assert clusters["words"].tolist() == pytest.approx([share / sum(squares) for share in squares])
+    assert clusters["tokens"].tolist() == pytest.approx([share / sum(squares) for share in squares])
 
 
 # limits
 
 
-LIMITS = list(itertools.product(KINDS, ("words", "states"), (0, 1)))
+LIMITS = list(itertools.product(KINDS, ("tokens", "states"), (0, 1)))
 
 
 @pytest.mark.parametrize(
     ("name", "on", "strength"),
-    slow_but(LIMITS, ("masked", "words", 0), ("levels", "states", 1), ("uniform", "states", 0)),
+    slow_but(LIMITS, ("masked", "tokens", 0), ("levels", "states", 1), ("uniform", "states", 0)),
 )
 def test_strength_0_and_1_are_the_parts_to_the_bit_and_call_no_other(name, on, strength):
     guidance = free(name, strength, on)
@@ -140,7 +140,7 @@ def test_a_classifier_of_strength_0_is_not_called(name, how):
     assert torch.equal(guided(ClassifierBased(process, denoiser, label, 0.0, how)), draw(process, denoiser))
     for silent in ({"strength": 2.0, "interval": (0.6, 0.9)}, {"strength": lambda t: 0 * t}):
         grid = torch.tensor([1.0, 0.5, 0.0])
-        one = ClassifierBased(process, denoiser, label, how=how, on="words", **silent)
+        one = ClassifierBased(process, denoiser, label, how=how, on="tokens", **silent)
         assert torch.equal(guided(one, times=grid), draw(process, denoiser, times=grid))
     assert label.calls == 0
 
@@ -160,7 +160,7 @@ def test_the_strength_may_be_a_function_of_the_time_of_each_row():
 
 
 def test_outside_the_interval_only_the_conditional_is_called():
-    guidance = free("masked", 3.0, "words", interval=(0.25, 0.75))
+    guidance = free("masked", 3.0, "tokens", interval=(0.25, 0.75))
     times = []
     guidance.unconditional.inner = lambda z, t: times.append(float(t[0])) or torch.zeros(*z.shape, 4)
     guided(guidance, shape=(16, 8), steps=8)
@@ -202,7 +202,7 @@ def test_chunks_change_nothing(monkeypatch):
     import sys
 
     guidance = ClassifierBased(KINDS["levels"], Lookup(KINDS["levels"], 1), Counted(Scale(KINDS["levels"], 2)), 1.0)
-    z = texts(guidance.process)
+    z = pairs_of_states(guidance.process)
     whole, calls = guidance(z, at(0.5, len(z))), guidance.classifier.calls
     monkeypatch.setattr(sys.modules["ddlib.guidance.classifier_based"], "_HELD", 60)
     assert torch.equal(guidance(z, at(0.5, len(z))), whole) and guidance.classifier.calls > 10 * calls
@@ -210,7 +210,7 @@ def test_chunks_change_nothing(monkeypatch):
 
 def test_tokens_excluded_by_a_classifier_are_not_drawn():
     process = KINDS["levels"]
-    for on, never, words in (("states", [2, 8], {0, 1}), ("words", [2], {0, 1, 3})):  # of 8, a cluster, 3 is the word
+    for on, never, words in (("states", [2, 8], {0, 1}), ("tokens", [2], {0, 1, 3})):  # of 8, a cluster, 3 is the word
         allowed = torch.ones(process.num_states, dtype=F64).index_fill(0, torch.tensor(never), 0.0)
         label = lambda states, t, allowed=allowed: (states.double() @ allowed).log().sum(1)  # noqa: E731
         guidance = ClassifierBased(process, Lookup(process, 1), label, on=on)
@@ -220,7 +220,7 @@ def test_tokens_excluded_by_a_classifier_are_not_drawn():
 def test_the_gradient_is_there_without_gradients():
     process = KINDS["tree"]
     guidance = ClassifierBased(process, Lookup(process, 1), Scale(process, 2), 2.0, "first order")
-    z = texts(process)
+    z = pairs_of_states(process)
     with torch.enable_grad():
         seen = guidance(z, at(0.5, len(z)))
     with torch.no_grad():
@@ -253,7 +253,7 @@ test_refused_by_name_value_and_rule = refuses(r"""
     made(float("nan"))() | ValueError | strength is nan, must be between 0
     made(float("inf"))() | ValueError | strength is inf, must be between 0
     made(-1.0)() | ValueError | strength is -1.0, must be between 0
-    made(2.0, "tokens")() | ValueError | on is 'tokens', must be one of 'words', 'states'
+    made(2.0, "jumps")() | ValueError | on is 'jumps', must be one of 'tokens', 'states'
     made(2.0, interval=(0.5, 1.5))() | ValueError | interval\[1\] is 1.5, must be in \[0, 1\]
     made(2.0, interval=(0.7, 0.2))() | ValueError | interval is \(0.7, 0.2\).*the earlier first
     made(2.0, interval=(0.7,))() | ValueError | interval is \(0.7,\), must be two times
@@ -285,5 +285,5 @@ test_refused_by_name_value_and_rule = refuses(r"""
 
 def test_the_repr_of_a_guidance_omits_its_networks():
     assert repr(free("tree", 2.0)) == f"ClassifierFree({KINDS['tree']!r}, strength=2.0, on='states')"
-    shown = repr(free("masked", 2.0, "words", interval=(0.0, 0.5)))
-    assert shown == f"ClassifierFree({KINDS['masked']!r}, strength=2.0, on='words', interval=(0.0, 0.5))"
+    shown = repr(free("masked", 2.0, "tokens", interval=(0.0, 0.5)))
+    assert shown == f"ClassifierFree({KINDS['masked']!r}, strength=2.0, on='tokens', interval=(0.0, 0.5))"

@@ -12,7 +12,13 @@ from ddlib.paces import Blocks, Ramp
 
 
 def guidances():
-    for name, on in [("masked", "words"), ("tree", "states"), ("levels", "states"), ("xi", "words"), ("gidd", "words")]:
+    for name, on in [
+        ("masked", "tokens"),
+        ("tree", "states"),
+        ("levels", "states"),
+        ("xi", "tokens"),
+        ("gidd", "tokens"),
+    ]:
         process, options = KINDS[name], {"on": on, "interval": (0.25, 0.75)}
         parts = [with_own_times(Lookup(process, seed)) for seed in (1, 2)]
         yield pytest.param(ClassifierFree(process, *parts, lambda t: 1 + t, **options), id=f"free-{name}")
@@ -38,7 +44,7 @@ def test_a_position_is_steered_by_its_own_time(guidance):
 def test_guided_texts_are_drawn_and_bounded_at_a_pace(name, pace):
     process = KINDS[name]
     parts = [with_own_times(Lookup(process, seed)) for seed in (1, 2)]
-    on = "words" if name == "masked" else "states"
+    on = "tokens" if name == "masked" else "states"
     guided = ClassifierFree(process, *parts, 2.0, on)
     options = {"parameterization": guided.parameterization, "pace": pace}
     words = dd.sample(process, guided, (3, 4), steps=4, generator=torch.Generator().manual_seed(0), **options)
@@ -64,7 +70,7 @@ def test_the_part_that_takes_one_time_is_named(lacks):
 def test_step_distributions_and_blocks_together_are_refused_by_name():
     process = KINDS["gidd"]
     parts = [with_own_times(Lookup(process, seed)) for seed in (1, 2)]
-    with pytest.raises(TypeError, match=r"guides the distribution of z_s.* on='words'"):
+    with pytest.raises(TypeError, match=r"guides the distribution of z_s.* on='tokens'"):
         dd.sample(process, ClassifierFree(process, *parts, 2.0, "states"), (3, 4), steps=4, pace=Blocks(2))
     guided = ClassifierFree(process, *parts, 2.0)
     with pytest.raises(TypeError, match=r"the denoiser ClassifierFree has block_size None, must be 2"):

@@ -37,7 +37,7 @@ SERVED = [(name, one) for name in ("masked", "tree", "uniform") for one in EVERY
 )
 def test_every_sampler_that_serves_the_process_serves_its_guidance(name, sampler):
     process = KINDS[name]
-    on = "words" if name == "uniform" else "states"
+    on = "tokens" if name == "uniform" else "states"
     for one in (free(name, on=on), ClassifierBased(process, Lookup(process, 1), Scale(process, 2), 2.0)):
         words = guided(one, sampler, steps=6)
         assert bool((words < 4).all())
@@ -53,7 +53,7 @@ def test_step_distributions_without_token_probabilities_require_ancestral(name):
     calls, rows = guidance.conditional.calls, guidance.conditional.rows
     others = (Psi(0.5), Euler(), Ancestral(True), Corrected(Ancestral(), ForwardBackward()))
     for sampler in others:
-        with pytest.raises(TypeError, match=r"guides the distribution of z_s: use Ancestral\(\), or on='words'"):
+        with pytest.raises(TypeError, match=r"guides the distribution of z_s: use Ancestral\(\), or on='tokens'"):
             guided(guidance, sampler)
     for option in ({"temperature": 0.5}, {"top_p": lambda t: 1 - t / 2}, {"min_p": 0.1}, {"forbidden": [2]}):
         with pytest.raises(TypeError, match=r"temperature.*token distributions.*keep the defaults"):
@@ -88,7 +88,7 @@ def test_without_jumps_the_parts_are_not_called(name):
 
 @pytest.mark.parametrize("name", ["tree", "uniform"])
 def test_knobs_and_endings_go_with_a_guidance(name):
-    guidance = free(name, on="words" if name == "uniform" else "states")
+    guidance = free(name, on="tokens" if name == "uniform" else "states")
     endings = [dd.samplers.EndOfText(3, least=2), dd.samplers.Settled(entropy=0.5)]
     words = guided(guidance, temperature=lambda t: 0.5 + t, min_p=0.05, forbidden=[1], endings=endings, shape=(16, 6))
     assert not bool((words == 1).any()) and not bool((words[:, :2] == 3).any())
@@ -102,7 +102,7 @@ def test_a_clean_end_that_is_not_exact_draws_tempered_words():
     guidance = ClassifierFree(process, *parts(process), 2.0, "states")
     assert bool((guided(guidance) < 4).all())
     z = torch.tensor([[0, 1]])
-    words = guidance.replaced(on="words")
+    words = guidance.replaced(on="tokens")
     assert torch.equal(guidance(z, at(0.0)), words(z, at(0.0)))
 
 
@@ -121,7 +121,7 @@ def test_a_conditional_that_goes_by_the_row_needs_whole_batches():
 def test_split_denoisers_are_parts_like_others(name):
     process = LEVELS[name]
     halves, other = Halves(process), Lookup(process, 3)
-    for on in ("words", "states"):
+    for on in ("tokens", "states"):
         guidance = ClassifierFree(process, halves, other, 2.0, on)
         hidden = guidance.replaced(conditional=plain(halves))
         assert torch.equal(guided(guidance), guided(hidden))
@@ -140,7 +140,7 @@ def test_a_dit_is_guided():
 
 
 def test_a_guided_model_has_a_bound():
-    for guidance in (free("masked"), free("levels"), free("uniform", on="words")):
+    for guidance in (free("masked"), free("levels"), free("uniform", on="tokens")):
         x = torch.randint(4, (8, 3), generator=torch.Generator().manual_seed(0))
         generator = torch.Generator().manual_seed(1)
         value = dd.bound(guidance.process, guidance, x, generator, parameterization=guidance.parameterization)
@@ -154,7 +154,12 @@ FIRST = FirstHitting()
 @pytest.mark.parametrize(
     ("name", "sampler", "on"),
     slow_but(
-        [("masked", Confidence(), None), ("tree", Confidence(), None), ("levels", FIRST, None), ("xi", FIRST, "words")],
+        [
+            ("masked", Confidence(), None),
+            ("tree", Confidence(), None),
+            ("levels", FIRST, None),
+            ("xi", FIRST, "tokens"),
+        ],
         ("levels", FIRST, None),
     ),
     ids=str,

@@ -12,6 +12,7 @@ import torch
 import ddlib as dd
 from ddlib.utils import moved
 from ddlib.utils.renamed import Renamed
+from ddlib_models import DiT
 from ddlib_models.io import moved as moved_models
 
 
@@ -92,6 +93,37 @@ def test_a_former_argument_is_the_present_one_with_a_warning(make, former, prese
     with pytest.warns(DeprecationWarning, match=rf"\({former}=\.\.\.\) is \w+\({present}=\.\.\.\) now"):
         made = make(**{former: value})
     assert repr(made) == repr(make(**{present: value})) and getattr(made, present) == value
+
+
+class FormerHalves:
+    """A split denoiser of a user, whose method has its former name."""
+
+    def features(self, z, t):
+        return torch.zeros(*z.shape, 2)
+
+    def words(self):
+        return torch.zeros(5, 2), None
+
+    def __call__(self, z, t):
+        return torch.zeros(*z.shape, 5)
+
+
+def test_former_methods_and_values_of_networks_clusters_and_guidance_warn():
+    with pytest.warns(DeprecationWarning, match=r"FormerHalves\.words is FormerHalves\.output_weights now"):
+        halves = FormerHalves()
+        assert dd.typing.implements(halves, dd.typing.SplitDenoiser)
+    assert halves.output_weights()[0].shape == (5, 2)
+    process, network = dd.presets.mdlm(5), DiT(6, 5, 8, 1, 2, block_size=2)
+    with pytest.warns(DeprecationWarning, match=r"DiT\.words is DiT\.output_weights now"):
+        assert torch.equal(network.words()[0], network.output_weights()[0])
+    cache = network.eval().prefill(torch.zeros(1, 2, dtype=torch.int64))
+    with pytest.warns(DeprecationWarning, match=r"\.words is KVCacheBase\.tokens now"):
+        assert cache.words is cache.tokens
+    with pytest.warns(DeprecationWarning, match="on='words' is on='tokens' now"):
+        assert dd.guidance.ClassifierFree(process, network, network, 2.0, on="words").on == "tokens"
+    clusters = dd.hierarchies.semantic_clusters(torch.randn(6, 2), 2)
+    with pytest.warns(DeprecationWarning, match=r"Clusters\.words is Clusters\.of_tokens now"):
+        assert torch.equal(clusters.words(), clusters.of_tokens())
 
 
 def test_the_class_keyword_of_times_per_position_has_no_effect_and_warns():

@@ -124,7 +124,7 @@ def test_a_split_network_and_one_along_a_pace_are_seen_too(call):
     from ddlib_models import DiT
 
     net = DiT(7, 6, dim=16, depth=1, heads=2, cond_dim=8, dropout=0.3)
-    nn.init.normal_(net.words()[0])
+    nn.init.normal_(net.output_weights()[0])
     with pytest.warns(UsageWarning, match="train mode"):
         call(net)
     with torch.no_grad():

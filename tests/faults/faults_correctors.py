@@ -17,7 +17,7 @@ LEVELLED = sys.modules["ddlib.processes.level_process"]
 def words_from_cavity(run, z, t, where):
     u, words = rand(z.shape, run.generator, z.device), torch.zeros_like(z)
     for out in run.network.at(z, t, where):
-        words[out.b, out.i] = draw_logits(out.words(torch.zeros_like(out.z))[:, 0], u[out.b, out.i])
+        words[out.b, out.i] = draw_logits(out.token_logits(torch.zeros_like(out.z))[:, 0], u[out.b, out.i])
     return words
 
 

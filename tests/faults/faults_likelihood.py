@@ -52,7 +52,7 @@ def the_order_scores_positions_by_predictions_from_the_true_tokens(patch):
 @fault("the probability of a cluster is the sum over its tokens", Confidence, within=READS)
 def the_likelihood_of_a_cluster_is_that_of_its_first_token(transition_log_prob, run, out, landed, force):
     level = run.process.level_of(landed[:, None])[:, 0]
-    words = out.words(torch.zeros_like(level))[:, 0].log_softmax(-1)
+    words = out.token_logits(torch.zeros_like(level))[:, 0].log_softmax(-1)
     everyone = torch.arange(words.shape[1]).expand_as(words)
     parents = run.process.ascend(everyone, level[:, None].expand_as(words))
     own = (parents == landed[:, None]).to(torch.uint8).argmax(1)
@@ -61,7 +61,7 @@ def the_likelihood_of_a_cluster_is_that_of_its_first_token(transition_log_prob, 
 
 @fault("the probability of a token is conditioned on its cluster", EntropyBounded, 0.0, within=READS)
 def the_likelihood_of_a_token_is_normalised_over_all_tokens(transition_log_prob, run, out, landed, force):
-    words = out.words(torch.zeros_like(landed))[:, 0].log_softmax(-1)
+    words = out.token_logits(torch.zeros_like(landed))[:, 0].log_softmax(-1)
     word = landed < run.process.vocab_size
     found = words.gather(1, torch.where(word, landed, 0)[:, None])[:, 0]
     return torch.where(word, found, transition_log_prob(run, out, landed, force))

@@ -5,8 +5,7 @@ from planting import fault
 
 from ddlib.paces import Blocks, LeftToRight, Pace, Ramp, RandomOrder, Together
 from ddlib.samplers import Ancestral, FirstHitting
-from ddlib.samplers.runtime import context as sight
-from ddlib.samplers.runtime import loop
+from ddlib.samplers.runtime import context, loop
 
 
 @fault("t_l'(u) >= 0", Ramp)
@@ -109,19 +108,19 @@ def noise_behind_a_block_has_time_0(at, self, before, after, behind, times):
     return at(before, after, behind, torch.zeros_like(times))
 
 
-@fault("denoiser([x z y], [0 t u])", Ancestral, within=sight.WindowContext)
+@fault("denoiser([x z y], [0 t u])", Ancestral, within=context.WindowContext)
 def tokens_before_a_window_have_time_1(_whole, self, z, t, rows):
     whole, times = _whole(z, t, rows)
     return whole, torch.cat([torch.ones_like(times[:, : self.first]), times[:, self.first :]], 1)
 
 
-@fault("denoiser([x z y], [0 t u])", Ancestral, within=sight.WindowContext)
+@fault("denoiser([x z y], [0 t u])", Ancestral, within=context.WindowContext)
 def positions_outside_a_window_have_the_time_of_the_window(_whole, self, z, t, rows):
     whole, _ = _whole(z, t, rows)
     return whole, t[:, None].expand(whole.shape)
 
 
-@fault("denoiser([x z y], [0 t u]) at the window", FirstHitting, within=sight.WindowContext)
+@fault("denoiser([x z y], [0 t u]) at the window", FirstHitting, within=context.WindowContext)
 def the_logits_of_a_window_are_those_of_the_first_positions(_window, self, logits, z):
     return logits[:, : z.shape[1]]
 
@@ -142,7 +141,7 @@ def the_cache_omits_the_last_token_before_the_block(at, self, before, after, beh
     return here
 
 
-@fault("the cache has the batch rows of the call", Ancestral, within=sight.CachedContext)
+@fault("the cache has the batch rows of the call", Ancestral, within=context.CachedContext)
 def the_cache_of_selected_rows_is_that_of_the_first_rows(_of, self, rows):
     return _of(None if rows is None else torch.arange(len(rows)) < rows.sum())
 
@@ -159,4 +158,4 @@ def the_reverse_step_uses_the_times_of_the_first_position(back, self, run, z, t,
 
 @fault("all blocks are drawn, from left to right", FirstHitting, within=loop)
 def only_the_first_block_is_drawn(draw_tokens, call):
-    return draw_tokens(call) if call.network.sight.first == 0 else torch.zeros_like(call.fixed)
+    return draw_tokens(call) if call.network.context.first == 0 else torch.zeros_like(call.fixed)

@@ -31,23 +31,23 @@ class First(Scale):
         return states[:, 0].to(torch.float64) @ self.weight
 
 
-@fault("p_c to the power gamma", free, ClassifierFree, "words", "masked", within=FREE)
+@fault("p_c to the power gamma", free, ClassifierFree, "tokens", "masked", within=FREE)
 def conditional_and_unconditional_distributions_are_exchanged(tempered, c, u, gamma):
     return tempered(u, c, gamma)
 
 
-@fault("p_u to the power 1 - gamma", free, ClassifierFree, "words", "masked", within=FREE)
+@fault("p_u to the power 1 - gamma", free, ClassifierFree, "tokens", "masked", within=FREE)
 def the_strength_is_increased_by_one(tempered, c, u, gamma):
     return tempered(c, u, gamma + 1)
 
 
-@fault("distributions are multiplied", free, ClassifierFree, "words", "masked", strength=0.5, within=FREE)
+@fault("distributions are multiplied", free, ClassifierFree, "tokens", "masked", strength=0.5, within=FREE)
 def distributions_are_averaged_in_place_of_multiplied(tempered, c, u, gamma):
     power = gamma[:, None, None]
     return (power * c.softmax(-1) + (1 - power) * u.softmax(-1)).clamp_min(1e-9).log()
 
 
-@fault("the exponents sum to 1", free, ClassifierFree, "words", "tree", within=FREE)
+@fault("the exponents sum to 1", free, ClassifierFree, "tokens", "tree", within=FREE)
 def the_unconditional_distribution_is_omitted(tempered, c, u, gamma):
     return gamma[:, None, None] * c
 
@@ -102,13 +102,13 @@ def steps_are_drawn_without_guidance(patch):
     return plain
 
 
-@fault("outside the interval the conditional distribution is used", ClassifierFree, "words", "masked", build=free)
+@fault("outside the interval the conditional distribution is used", ClassifierFree, "tokens", "masked", build=free)
 def the_unconditional_distribution_is_used_outside_the_interval(strength_at, self, t):
     low, high = self.interval
     return torch.where((t >= low) & (t <= high), strength_at(t), 0.0)
 
 
-@fault("strength 0 gives the unconditional distribution", ClassifierFree, "words", "masked", build=free)
+@fault("strength 0 gives the unconditional distribution", ClassifierFree, "tokens", "masked", build=free)
 def the_conditional_distribution_is_used_at_strength_0(steer, self, place):
     if bool((self.strength_at(place.t) == 0).all()):
         return self.evaluate(place, "conditional")[0]

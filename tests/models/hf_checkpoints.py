@@ -76,7 +76,7 @@ def check_use(process, model, length: int) -> None:
     z = process.sample(x, t, generator)
 
     def loss():
-        weight, bias = model.words()
+        weight, bias = model.output_weights()
         features = model.features(z, t)
         return dd.linear_training_loss(process, features, weight, x, z, t, bias, weighting=dd.weightings.Clip(2.0))
 

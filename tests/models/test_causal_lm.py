@@ -188,14 +188,14 @@ def test_blocks_keep_the_contract_of_a_block_denoiser(folders, kind, shift):
         for begin in range(0, start, 3):
             grown = model.prefill(x[:, begin : begin + 3], grown)
         assert torch.allclose(model.extend(z[:, start:], at(z), grown), model(row, at(z))[:, start:], atol=1e-6)
-        assert torch.equal(cache.words, grown.words) and cache.length == start
+        assert torch.equal(cache.tokens, grown.tokens) and cache.length == start
 
 
 @kinds
 @torch.no_grad()
 def test_halves_are_the_whole(folders, kind):
     model, z = made(folders[kind], shift=1), texts()
-    weight, bias = model.words()
+    weight, bias = model.output_weights()
     assert not isinstance(model, SparseDenoiser) and weight.shape == (WORDS, 16) and bias is None
     assert torch.allclose(model.features(z, at(z)) @ weight.T, model(z, at(z)), atol=1e-5)
     assert [type(block).__name__.endswith("DecoderLayer") for block in model.blocks] == [True] * 2
@@ -287,6 +287,6 @@ def test_a_bias_and_untied_rows_are_kept(tmp_path):
     folder = write(tmp_path, config, None, AutoModelForCausalLM)
     model, z = made(folder), texts()
     with torch.no_grad():
-        assert model.words()[1].shape == (WORDS,)
+        assert model.output_weights()[1].shape == (WORDS,)
         theirs = stock(folder, is_causal=False)(z).logits
         assert torch.allclose(model(z, at(z)), theirs[..., :WORDS], atol=1e-5)

@@ -55,11 +55,11 @@ def test_logits_after_cached_tokens_are_those_of_the_whole_sequence(folders, kin
         more = draw(SIZE * blocks, seed=seed + number)
         cache, x = model.prefill(more, cache), torch.cat([x, more], 1)
     cache, z = cache or model.prefill(x), draw(window, most=WORDS + 1, seed=seed)
-    assert torch.equal(cache.words, x) and cache.length == x.shape[1]
+    assert torch.equal(cache.tokens, x) and cache.length == x.shape[1]
     expected = in_full(model, x, z)
     for _ in range(2):  # the first leaves the cache what it was
         torch.testing.assert_close(model.extend(z, zeros(z), cache), expected, atol=1e-10, rtol=1e-10)
-    weight, bias = model.words()
+    weight, bias = model.output_weights()
     halves = nn.functional.linear(model.features(z, zeros(z), cache=cache), weight, bias)
     torch.testing.assert_close(halves, expected, atol=1e-10, rtol=1e-10)
 
@@ -70,7 +70,7 @@ def test_rows_are_those_sequences(folders, index):
     model, index = made(folders), torch.tensor(index)
     cache, z = model.prefill(draw(4, 3)), draw(3, 3, WORDS + 1)
     some = cache.rows(index)
-    assert torch.equal(some.words, cache.words[index])
+    assert torch.equal(some.tokens, cache.tokens[index])
     expected = model.extend(z, zeros(z), cache)[index]
     torch.testing.assert_close(model.extend(z[index], zeros(z)[index], some), expected, atol=1e-12, rtol=1e-12)
 

@@ -29,7 +29,7 @@ def test_logits_are_in_the_order_of_the_states_wherever_the_rows_lie(tied, pad_t
     assert model(z, t).shape == (3, 5, COUNT) and weight.shape == bias[:, None].expand(-1, 16).shape
     features = model.features(z, t)
     torch.testing.assert_close((features @ weight.T + bias)[..., rows], model(z, t))
-    matrix, offset = model.words()
+    matrix, offset = model.output_weights()
     torch.testing.assert_close(features @ matrix.T + offset, model(z, t))
     assert isinstance(model, ChildDenoiser) and [level.tolist() for level in model.tree] == TREE
 
@@ -134,7 +134,7 @@ def test_with_one_normalisation_the_head_equals_a_token_head(tree, pad_to):
         with torch.no_grad():
             head.weight[head.rows[:WORDS]] = torch.randn(10, 4)[torch.tensor(tree[0])]
     probs = dd.token_logits(dd.Children.of(_Model(head)).tree, head(x))
-    words = head.to_words(pad_to)
+    words = head.to_token_head(pad_to)
     torch.testing.assert_close(words(x).log_softmax(-1), probs, atol=1e-5, rtol=1e-5)
     assert len(words.weight) % pad_to == 0
 
@@ -143,14 +143,14 @@ def test_clusters_with_different_rows_are_refused():
     head = ChildHead(4, WORDS, TREE)
     torch.nn.init.normal_(head.weight)
     with pytest.raises(ValueError, match=r"6 of 8 clusters have children with different rows"):  # two have only one
-        head.to_words()
+        head.to_token_head()
 
 
 class _Model:
     """A head as a network that predicts children."""
 
     def __init__(self, head):
-        self.tree, self.siblings, self.words = head.tree, head.siblings, head.words
+        self.tree, self.siblings, self.output_weights = head.tree, head.siblings, head.output_weights
 
     def features(self, z, t):
         return z

@@ -26,7 +26,7 @@ def test_an_average_of_weights_leaves_rows_and_words_as_they_are(how):
         average.update_parameters(model)
     mean = average.module
     assert torch.equal(mean.head.rows, model.head.rows)
-    assert torch.equal(mean.embedding.words, model.embedding.words)
+    assert torch.equal(mean.embedding.tokens, model.embedding.tokens)
     assert torch.equal(mean.embedding.starts, model.embedding.starts)
     z, t = torch.arange(13)[None], torch.tensor([0.5])
     torch.testing.assert_close(mean(z, t), model(z, t))
@@ -34,7 +34,7 @@ def test_an_average_of_weights_leaves_rows_and_words_as_they_are(how):
 
 def test_constants_move_and_are_copied_and_are_no_state():
     model = network()
-    assert not list(model.buffers()) and not {"head.rows", "embedding.words"} & model.state_dict().keys()
+    assert not list(model.buffers()) and not {"head.rows", "embedding.tokens"} & model.state_dict().keys()
     away = copy.deepcopy(model).to("meta")
     assert away.head.rows.is_meta and away.embedding.starts.is_meta and not model.head.rows.is_meta
 

@@ -53,7 +53,7 @@ def test_logits_after_cached_tokens_are_those_of_the_whole_sequence(chunks, size
         with kept_in():
             cache = model.prefill(more, cache)
         x = torch.cat([x, more], 1)
-    assert cache.length == x.shape[1] and torch.equal(cache.words, x)
+    assert cache.length == x.shape[1] and torch.equal(cache.tokens, x)
     for number, length in enumerate(windows * 2):
         z = draw(length, most=STATES, seed=seed + 50 + number)
         t = torch.rand(z.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(number))
@@ -112,7 +112,7 @@ def test_rows_are_those_sequences(index):
     model, index = trained(block_size=2).double(), torch.tensor(index)
     cache = model.prefill(draw(4, 3))
     some = cache.rows(index)
-    assert torch.equal(some.words, cache.words[index])
+    assert torch.equal(some.tokens, cache.tokens[index])
     z, t = draw(3, 3, STATES), torch.rand(3, dtype=torch.float64)
     expected = model.extend(z, t, cache)[index]
     for _ in range(2):

@@ -182,7 +182,7 @@ def test_a_fixed_label_has_the_capabilities_of_the_model():
             torch.testing.assert_close(
                 fixed.features_at(z, t, where), features.take_along_dim(where[..., None], 1), **close
             )
-            assert all(map(torch.equal, fixed.words(), model.words()))
+            assert all(map(torch.equal, fixed.output_weights(), model.output_weights()))
             if options.get("tree"):
                 assert all(map(torch.equal, fixed.siblings(), model.siblings())) and fixed.tree is model.tree
 

@@ -39,7 +39,7 @@ def test_padding_changes_neither_logits_nor_gradients(tied):
 
 def test_losses_that_fuse_the_head_read_the_words_alone():
     model, (z, t) = trained(pad_to=32), inputs()
-    weight, bias = model.head.words()
+    weight, bias = model.head.output_weights()
     assert weight.shape == (WORDS, 16) and bias.shape == (WORDS,)
     torch.testing.assert_close(model.features(z, t) @ weight.T + bias, model(z, t))
 
@@ -50,7 +50,7 @@ def test_a_tied_head_is_the_table_and_stays_it():
         assert one.head.weight is one.embedding.weight
     untied = build()
     assert untied.num_params(embeddings=True) - model.num_params(embeddings=True) == WORDS * 16 - (STATES - WORDS)
-    weight, _ = model.head.words()
+    weight, _ = model.head.output_weights()
     assert torch.equal(weight, model.embedding.weight[:WORDS])
 
 

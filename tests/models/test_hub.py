@@ -35,7 +35,7 @@ def test_logits_are_those_of_the_model_itself(folders, kind):
     torch.testing.assert_close(found[..., drawn], own[..., drawn], rtol=1e-5, atol=1e-5)
     assert bool((found[..., MASK] == -torch.inf).all())
     assert isinstance(denoiser, SplitDenoiser) and isinstance(denoiser, OwnTimes)
-    weight, bias = denoiser.words()
+    weight, bias = denoiser.output_weights()
     torch.testing.assert_close(denoiser.features(z, t) @ weight.T + bias, found)
     torch.testing.assert_close(denoiser(z, torch.rand(3, 6)), found)
 

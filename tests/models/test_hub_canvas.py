@@ -53,7 +53,7 @@ def test_a_cache_gives_the_logits_of_the_whole_sequence(theirs):
     torch.testing.assert_close(denoiser.extend(z, t, denoiser.prefill(x)), whole)
     early = denoiser.prefill(x[:, :4])
     torch.testing.assert_close(denoiser.extend(z, t, denoiser.prefill(x[:, 4:], early)), whole)
-    assert torch.equal(early.words, x[:, :4])  # and it is as it was
+    assert torch.equal(early.tokens, x[:, :4])  # and it is as it was
     torch.testing.assert_close(denoiser.extend(z, t, denoiser.prefill(x[:, 4:], early)), whole)
     some = denoiser.prefill(x).rows(torch.tensor([2, 0]))
     torch.testing.assert_close(denoiser.extend(z[[2, 0]], t[:2], some), whole[[2, 0]])

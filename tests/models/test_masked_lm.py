@@ -81,7 +81,7 @@ def test_halves_are_the_whole(folders, kind):
     model = masked_lm(WORDS + 1, WORDS, str(folders[kind]))
     assert isinstance(model, SplitDenoiser) and not isinstance(model, SparseDenoiser)
     z, t = states(model)
-    weight, bias = model.words()
+    weight, bias = model.output_weights()
     assert weight.shape == (WORDS, 16) and bias.shape == (WORDS,)
     assert torch.allclose(model.features(z, t) @ weight.T + bias, model(z, t), atol=1e-5)
 
@@ -91,7 +91,7 @@ def test_an_output_layer_may_lack_a_bias(tmp_path):
     config.decoder_bias = False
     model = masked_lm(WORDS + 1, WORDS, str(write(tmp_path, config)))
     z, t = states(model)
-    weight, bias = model.words()
+    weight, bias = model.output_weights()
     assert bias is None and torch.allclose(model.features(z, t) @ weight.T, model(z, t), atol=1e-5)
 
 
@@ -156,7 +156,7 @@ def test_tied_weights_stay_tied_through_training_saving_and_loading(folders, tmp
     model(z, t).square().mean().backward()
     optimizer.step()
     table = model.network.get_input_embeddings().weight
-    assert model.decoder.weight is table and torch.equal(model.words()[0], table[:WORDS])
+    assert model.decoder.weight is table and torch.equal(model.output_weights()[0], table[:WORDS])
     model.save_pretrained(tmp_path)
     loaded = MaskedLM.from_pretrained(tmp_path)
     assert same(loaded, model) and ties(loaded) == ties(model) and ties(model)

@@ -116,7 +116,7 @@ REFUSALS = {
     "rows": (TRAINING, dict, dict(tokens=129), "128 rows, must be 129 or 256"),
     "clusters": (HDLM, dict, dict(), "clusters=None"),
     "their number": (HDLM, dict, dict(clusters=parents(HDLM)[1:], mask_id=89), "each of 89 tokens"),
-    "empty": (HDLM, dict, dict(clusters=2 * parents(HDLM), mask_id=89), "none of them empty"),
+    "empty": (HDLM, dict, dict(clusters=2 * parents(HDLM), mask_id=89), "none empty"),
     "their dtype": (HDLM, dict, dict(clusters=parents(HDLM).int(), mask_id=89), "vector of int64"),
     "their mask": (HDLM, dict, dict(clusters=parents(HDLM)), "mask_id=None.*89 clustered"),
     "no average": (MDLM, lambda s: without(lightning(), "ema"), {}, "pass ema=False"),

@@ -58,7 +58,7 @@ def check_exact(model, z, t, start, stop):
     cache, own = model.prefill_around(z, t, start, stop), t[:, here]
     for _ in range(2):
         torch.testing.assert_close(model.extend(z[:, here], own, cache), whole[:, here], atol=1e-10, rtol=1e-10)
-    weight, bias = model.words()
+    weight, bias = model.output_weights()
     halves = torch.nn.functional.linear(model.features(z[:, here], own, cache=cache), weight, bias)
     torch.testing.assert_close(halves, whole[:, here], atol=1e-10, rtol=1e-10)
     return cache

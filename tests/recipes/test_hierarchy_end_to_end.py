@@ -55,7 +55,7 @@ def test_the_report_shows_every_cluster_of_every_level(built):
     words = clusters.Words(built.tokenizer, torch.zeros(WORDS, 1), torch.zeros(WORDS, dtype=torch.int64))
     names, first = [words.name(token) for token in range(WORDS)], 0
     for level, count in enumerate(LEVELS):
-        of_word, mine = built.found.words(level), shown[first : first + count]
+        of_word, mine = built.found.of_tokens(level), shown[first : first + count]
         assert [int(row[1]) for row in mine] == of_word.bincount().tolist()
         for index, row in enumerate(mine):
             members = {names[token].replace("|", "\\|") for token in (of_word == index).nonzero()[:, 0].tolist()}
@@ -66,7 +66,7 @@ def test_the_report_shows_every_cluster_of_every_level(built):
 def test_the_levels_are_nested_and_the_process_has_these_tokens_only(built):
     assert built.process.hierarchy.levels == (WORDS, *LEVELS, 1)
     for fine, coarse in ((0, 1), (1, 2)):
-        pairs = torch.stack([built.found.words(fine), built.found.words(coarse)]).unique(dim=1)
+        pairs = torch.stack([built.found.of_tokens(fine), built.found.of_tokens(coarse)]).unique(dim=1)
         assert pairs.shape[1] == LEVELS[fine]
     vocabulary = built.tokenizer.get_vocab()
     dd.check_vocabulary(built.process, vocabulary)

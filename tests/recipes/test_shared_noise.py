@@ -31,7 +31,7 @@ class Split(nn.Module):
     def features(self, z, t):
         return self.embed(z) + self.embed(z).mean(1, keepdim=True)
 
-    def words(self):
+    def output_weights(self):
         return self.head.weight, self.head.bias
 
     def forward(self, z, t):

@@ -57,7 +57,7 @@ def test_amino_acids_of_like_chemistry_fall_together(tmp_path, proteins, capsys)
     found = clusters.main(
         ["--similarity", "blosum62", "--data", str(proteins.folder), "--clusters", "8", "2", "--out", str(tmp_path)]
     )
-    own = found.words(0)
+    own = found.of_tokens(0)
     for group in GROUPS:
         places = torch.tensor([AMINO_ACIDS.index(letter) for letter in group])
         assert len(own[places].unique()) == 1, group

@@ -15,6 +15,7 @@ from torch import Generator, Tensor
 from ddlib.hierarchies.clusters.kmeans import Fit, Points, fit
 from ddlib.hierarchies.level_names import NO_NAMES, Names
 from ddlib.hierarchies.tree import Tree
+from ddlib.utils.renamed import Renamed
 from ddlib.utils.validation import check_count, check_number, require
 
 Bounds = tuple[int, int]
@@ -63,9 +64,11 @@ class Clusters:
         """Number of children of each cluster, per level."""
         return tuple(torch.bincount(vector) for vector in self.parents)
 
-    def words(self, level: int = 0) -> Int64[Tensor, "children"]:
+    def of_tokens(self, level: int = 0) -> Int64[Tensor, "children"]:
         """Return the cluster of every token, at a level of clusters counted from 0, the finest."""
         return _ancestors(self.parents)[level]
+
+    words = Renamed("of_tokens")
 
     def tree(self, xi: float | Sequence[float] = 1.0, speed: Sequence[float] | None = None) -> Tree:
         """Return the hierarchy, with the fingerprint of its vocabulary."""

@@ -33,7 +33,7 @@ def _ranged(part: Ranged, work: Work) -> None:
     spans = order.of(work.rows, level)
     index = order.rank(level, spans)
     if work.gradients is None:
-        work.values.add_(divergences(*work.layer, order.words, spans, index))
+        work.values.add_(divergences(*work.layer, order.tokens, spans, index))
     else:
         _train(order, order.segments(work.rows, level), index, work, work.gradients)
 
@@ -42,8 +42,8 @@ def _train(order: Order, segments: list[Segment], index: Tensor, work: Work, gra
     """Compute values and gradients segment by segment, on copies of matrix and gradient in tree order (V D entries)."""
     layer, into = work.layer, gradients
     if not order.identity:
-        bias = None if layer.bias is None else layer.bias[order.words]
-        layer = Layer(layer.hidden, layer.weight[order.words], bias)
+        bias = None if layer.bias is None else layer.bias[order.tokens]
+        layer = Layer(layer.hidden, layer.weight[order.tokens], bias)
         into = Gradients.zeros(layer)._replace(hidden=gradients.hidden)
     first = 0
     for segment in segments:
@@ -51,9 +51,9 @@ def _train(order: Order, segments: list[Segment], index: Tensor, work: Work, gra
         fused.add(block, work._replace(layer=layer, gradients=into))
         first += segment.tokens
     if not order.identity:
-        gradients.weight.index_add_(0, order.words, into.weight)
+        gradients.weight.index_add_(0, order.tokens, into.weight)
         if gradients.bias is not None and into.bias is not None:
-            gradients.bias.index_add_(0, order.words, into.bias)
+            gradients.bias.index_add_(0, order.tokens, into.bias)
 
 
 def _block(order: Order, segment: Segment, index: Tensor) -> Block:

@@ -62,7 +62,7 @@ class Order:
         hard: whether levels above the first predict the token among all tokens.
     """
 
-    words: Tensor
+    tokens: Tensor
     """(V rounded up,) the token at each place; padding repeats token 0."""
     spans: Tensor
     """(2, top + 1, V) int32: first and last place + 1 of the tokens that share a token's ancestor in each level."""
@@ -74,7 +74,7 @@ class Order:
         for edge in reversed(hierarchy.maps[:top]):  # children of one parent become contiguous
             order = rank[edge.parents].argsort(stable=True)
             rank = _inverse(order)
-        self.words = torch.cat([order, order.new_zeros(-size % ALIGNED)])
+        self.tokens = torch.cat([order, order.new_zeros(-size % ALIGNED)])
         self.bounds = [torch.stack([rank, rank + 1])]
         for level in range(1, top + 1):
             parents, members = hierarchy.between(0, level).parents, hierarchy.levels[level]
@@ -87,7 +87,7 @@ class Order:
     @property
     def identity(self) -> bool:
         """True if the permutation is the identity: one level, and no padding."""
-        return self.top == 1 == self.hierarchy.levels[1] and len(self.words) == self.hierarchy.vocab_size
+        return self.top == 1 == self.hierarchy.levels[1] and len(self.tokens) == self.hierarchy.vocab_size
 
     def level(self, rows: Rows) -> Int64[Tensor, "N"]:
         """Return the level of each row's state; 0 for states above ``top``, which other parts handle."""

@@ -41,7 +41,7 @@ class JointDraw:
 
     Args:
         automaton: the constraint, on the device of the tokens.
-        texts: (B, L) states, numbers of at least V at positions that are not tokens.
+        z: (B, L) states, numbers of at least V at positions that are not tokens.
         drawn: (B, L) bool, the positions that are drawn.
         levels: (B, L) the levels of their new states, 0 for tokens.
         log_probs: map from positions, as rows and columns (n,) each, to log-probabilities (n, V) without temperature.
@@ -52,23 +52,23 @@ class JointDraw:
     def __init__(
         self,
         automaton: Automaton,
-        texts: Int64[Tensor, "B L"],
+        z: Int64[Tensor, "B L"],
         drawn: Bool[Tensor, "B L"],
         levels: Int64[Tensor, "B L"],
         log_probs: Callable[[Int64[Tensor, "n"], Int64[Tensor, "n"]], Float[Tensor, "n V"]],
         sharpen: Sharpen,
         u: Float64[Tensor, "B L"],
     ) -> None:
-        self.automaton, self.texts, self.drawn, self.levels, self.u = automaton, texts, drawn, levels, u
+        self.automaton, self.z, self.drawn, self.levels, self.u = automaton, z, drawn, levels, u
         self.log_probs, self.sharpen = log_probs, sharpen
 
     def tokens(self) -> Tokens:
-        """Draw the tokens; the other positions are as in ``texts``.
+        """Draw the tokens; the other positions are as in ``z``.
 
         Raises:
             ValueError: the network excludes all tokens with which a sequence has a completion.
         """
-        result, rows = self.texts.clone(), self.drawn.any(1).nonzero()[:, 0]
+        result, rows = self.z.clone(), self.drawn.any(1).nonzero()[:, 0]
         columns, held = int(self.drawn.any(0).sum()), len(self.automaton.accepting)
         number = max(1, _HELD // max(columns * held, len(self.automaton.edges[0]), 1))
         for some in rows.split(number):
@@ -77,7 +77,7 @@ class JointDraw:
 
     def _draw(self, result: Tokens, rows: Int64[Tensor, "n"]) -> None:
         automaton, drawn = self.automaton, self.drawn[rows]
-        classes, after = automaton.classes(self.texts[rows]), self._backward(rows)
+        classes, after = automaton.classes(self.z[rows]), self._backward(rows)
         columns = drawn.any(0).tolist()
         states = automaton.started(len(rows))
         for column in range(max(i for i, some in enumerate(columns) if some) + 1):
@@ -104,7 +104,7 @@ class JointDraw:
     def _backward(self, rows: Int64[Tensor, "n"]) -> dict[int, Float64[Tensor, "n K"]]:
         """Return the values beta of the states behind each column in which a position is drawn."""
         automaton, drawn = self.automaton, self.drawn[rows]
-        classes, length = automaton.classes(self.texts[rows]), drawn.shape[1]
+        classes, length = automaton.classes(self.z[rows]), drawn.shape[1]
         column = torch.arange(length, device=drawn.device)
         first = torch.where(drawn & (column >= automaton.skip), column, length).amin(1)
         columns, lowest = drawn.any(0).tolist(), int(first.min())

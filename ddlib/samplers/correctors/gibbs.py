@@ -70,7 +70,7 @@ class Gibbs(Corrector):
         chosen = eligible & self._most(noise.masked_fill(~run.free, -1.0)) if random else eligible
         tokens, odds = torch.zeros_like(z), torch.full_like(noise, -torch.inf)
         for part in run.network.at(z, t, chosen):
-            logits = part.words(torch.zeros_like(part.z))
+            logits = part.token_logits(torch.zeros_like(part.z))
             tokens[part.b, part.i] = draw_logits(run.sharpen(logits[:, 0]), u[part.b, part.i])
             if not random:
                 odds[part.b, part.i] = _log_odds(process, part, logits).to(odds)

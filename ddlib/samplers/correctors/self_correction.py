@@ -73,7 +73,7 @@ class SelfCorrection(Corrector):
             u, where = rand(tokens.shape, run.generator, tokens.device), run.free & active[:, None]
             candidate, score, is_argmax = tokens.clone(), torch.full_like(u, -torch.inf), torch.zeros_like(u)
             for part in run.network.at(tokens, t, where):
-                logits = part.words(torch.zeros_like(part.z))[:, 0].to(torch.float64)
+                logits = part.token_logits(torch.zeros_like(part.z))[:, 0].to(torch.float64)
                 log_probs = (logits / self.temperature).log_softmax(-1)
                 drawn = draw_logits(log_probs, u[part.b, part.i])
                 log_prob = log_probs.gather(1, drawn[:, None])[:, 0]

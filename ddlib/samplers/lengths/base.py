@@ -98,7 +98,7 @@ class Canvas:
     def cut(self) -> Self:
         """Return the canvas with a network for the present lengths, which is not evaluated at finished rows."""
         network, lengths = self.run.network, torch.where(self.done, 0, self.length)
-        if isinstance(network.sight, RaggedContext) and torch.equal(network.sight.lengths, lengths):
+        if isinstance(network.context, RaggedContext) and torch.equal(network.context.lengths, lengths):
             return self
         context = RaggedContext(network.denoiser, lengths, self.run.process.vocab_size, network.compact)
         return replace(self, run=replace(self.run, predict=network.within(context)))
@@ -110,7 +110,7 @@ class Canvas:
         is_end = self.inside & (z == token)
         best, end = torch.ones_like(z, dtype=torch.float64), is_end.to(torch.float64)
         for part in network.at(z, t, self.masked & ~self.done[:, None]):
-            logits = part.words(torch.zeros_like(part.z))
+            logits = part.token_logits(torch.zeros_like(part.z))
             probs = posterior_logits(process, logits, part.z[:, None], part.t)[:, 0].softmax(-1).to(torch.float64)
             best[part.b, part.i], likeliest = probs.max(-1)
             end[part.b, part.i], is_end[part.b, part.i] = probs[:, token], likeliest == token

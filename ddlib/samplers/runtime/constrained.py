@@ -25,22 +25,23 @@ def constrained_states(
         return z.clone()
     assert run.constraint is not None
     part = Predictions(parts[0].network, *map(torch.cat, zip(*(part[1:] for part in parts), strict=True)))
-    texts, here = run.network.sight.text(z), slice(run.network.sight.first, run.network.sight.first + z.shape[1])
-    number, levels = torch.full_like(texts, -1), torch.zeros_like(texts)
-    uniforms = torch.zeros_like(texts, dtype=torch.float64)
-    number[part.b, here.start + part.i], uniforms[:, here] = torch.arange(len(part.b), device=z.device), u
+    states, first = run.network.context.states(z), run.network.context.first
+    here = slice(first, first + z.shape[1])
+    number, levels = torch.full_like(states, -1), torch.zeros_like(states)
+    uniforms = torch.zeros_like(states, dtype=torch.float64)
+    number[part.b, first + part.i], uniforms[:, here] = torch.arange(len(part.b), device=z.device), u
 
     def log_probs(rows: Int64[Tensor, "n"], columns: Int64[Tensor, "n"]) -> Float[Tensor, "n V"]:
         return _token_logits(run, part.take(number[rows, columns]), force)
 
     levels[:, here] = target
-    drawn = JointDraw(run.constraint, texts, number >= 0, levels, log_probs, run.sharpen, uniforms).tokens()
+    drawn = JointDraw(run.constraint, states, number >= 0, levels, log_probs, run.sharpen, uniforms).tokens()
     return drawn[:, here]
 
 
 def _token_logits(run: SamplingContext, predictions: Predictions, force: bool) -> Float[Tensor, "N V"]:
     """Compute the logits of the tokens below each state."""
-    logits = predictions.words(torch.zeros_like(predictions.z), force)[:, 0]
+    logits = predictions.token_logits(torch.zeros_like(predictions.z), force)[:, 0]
     level = run.process.level_of(predictions.z[:, None])[:, 0]
     result = torch.empty_like(logits)
     for j in level.unique().tolist():
@@ -66,7 +67,7 @@ def constrained_log_probs(
         and truncation.
     """
     assert run.constraint is not None
-    possible = run.constraint.possible(run.network.sight.text(z))[:, run.network.sight.first :]
+    possible = run.constraint.possible(run.network.context.states(z))[:, run.network.context.first :]
     for part in predictions:
         for rows in torch.arange(len(part.b), device=z.device).split(_ROWS):
             some = part.take(rows)

@@ -32,7 +32,7 @@ class MemoryContext(FullContext):
         self.memory: Tensor | None = None
 
     def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        weight, bias = self.denoiser.words()  # type: ignore[attr-defined]
+        weight, bias = self.denoiser.output_weights()  # type: ignore[attr-defined]
         return linear(self.features(z, t, rows).to(weight.dtype), weight, bias)
 
     def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
@@ -69,7 +69,7 @@ class WindowContext(FullContext):
         super().__init__(denoiser)
         self.first, self.before, self.after, self.behind, self.times = before.shape[1], before, after, behind, times
 
-    def text(self, z: Tokens) -> Int64[Tensor, "B n"]:
+    def states(self, z: Tokens) -> Int64[Tensor, "B n"]:
         return torch.cat([self.before, z, self.after], 1)
 
     def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
@@ -206,7 +206,7 @@ class RaggedContext(FullContext):
     Args:
         denoiser: ``(z, t) -> logits``, split or not.
         lengths: (B,) number of columns of each row.
-        unknown: number that is not a token, for the columns behind a row in ``text``.
+        unknown: number that is not a token, for the columns behind a row in ``states``.
         compact: whether a call has the rows of its length alone. Otherwise it has all rows, of the same columns.
     """
 
@@ -214,7 +214,7 @@ class RaggedContext(FullContext):
         super().__init__(denoiser)
         self.lengths, self.unknown, self.compact = lengths, unknown, compact
 
-    def text(self, z: Tokens) -> Int64[Tensor, "B n"]:
+    def states(self, z: Tokens) -> Int64[Tensor, "B n"]:
         column = torch.arange(z.shape[1], device=z.device)
         return torch.where(column < self.lengths[:, None], z, self.unknown)
 

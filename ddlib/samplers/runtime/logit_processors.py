@@ -52,13 +52,13 @@ class LogitProcessors:
         return self.penalty != 1 or bool(self.vetoes) or bool(self.forbidden.any())
 
     def __call__(
-        self, logits: Float[Tensor, "N V"], texts: Int64[Tensor, "N L"], i: Int64[Tensor, "N"]
+        self, logits: Float[Tensor, "N V"], states: Int64[Tensor, "N L"], i: Int64[Tensor, "N"]
     ) -> Float[Tensor, "N V"]:
         """Apply forbidden tokens and the penalty.
 
         Args:
             logits: (N, V) logits of N positions.
-            texts: (N, L) states of the sequences that contain them.
+            states: (N, L) states of the sequences that contain them.
             i: (N,) their positions in the sequences.
 
         Returns:
@@ -74,7 +74,7 @@ class LogitProcessors:
             single[0, token] = True
             excluded = excluded | (where[:, None] & single)
         if self.penalty != 1:
-            logits = logits - self._present(logits, texts, i) * torch.tensor(self.penalty, dtype=logits.dtype).log()
+            logits = logits - self._present(logits, states, i) * torch.tensor(self.penalty, dtype=logits.dtype).log()
         left = logits.masked_fill(excluded, -torch.inf)
         if visible(left):
             empty = ~left.amax(-1).isfinite()
@@ -86,16 +86,16 @@ class LogitProcessors:
         return left
 
     def everywhere(
-        self, logits: Float[Tensor, "B L V"], texts: Int64[Tensor, "B n"], first: int = 0
+        self, logits: Float[Tensor, "B L V"], states: Int64[Tensor, "B n"], first: int = 0
     ) -> Float[Tensor, "B L V"]:
         """Apply it to L positions of each sequence, starting at position ``first``."""
-        i = first + torch.arange(logits.shape[1], device=texts.device)
-        return torch.stack([self(row, text.expand(len(i), -1), i) for row, text in zip(logits, texts, strict=True)])
+        i = first + torch.arange(logits.shape[1], device=states.device)
+        return torch.stack([self(row, own.expand(len(i), -1), i) for row, own in zip(logits, states, strict=True)])
 
-    def _present(self, logits: Tensor, texts: Tensor, i: Tensor) -> Float[Tensor, "N V"]:
+    def _present(self, logits: Tensor, states: Tensor, i: Tensor) -> Float[Tensor, "N V"]:
         """Return 1 at tokens that are present at other positions of the sequence, else 0."""
         vocabulary = logits.shape[1]
-        tokens = texts.clamp_max(vocabulary).scatter(1, i[:, None], vocabulary)  # an extra column for other states
+        tokens = states.clamp_max(vocabulary).scatter(1, i[:, None], vocabulary)  # an extra column for other states
         return logits.new_zeros(len(logits), vocabulary + 1).scatter_(1, tokens, 1.0)[:, :vocabulary]
 
 

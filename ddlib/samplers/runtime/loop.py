@@ -126,13 +126,13 @@ def check_guided(network: ModelWrapper, sampler: Sampler, plain: bool) -> None:
     if not sampler.supports_step_distribution:
         raise TypeError(
             f"{sampler!r} draws from token distributions, {network.denoiser!r} guides the distribution of z_s: use "
-            "Ancestral(), or on='words', which every sampler supports"
+            "Ancestral(), or on='tokens', which every sampler supports"
         )
     if not plain:
         raise TypeError(
             "temperature, top_p, forbidden and similar arguments act on token distributions, which are not used "
             f"here: {network.denoiser!r} guides the distribution of z_s; keep the defaults of these arguments, or use "
-            "on='words'"
+            "on='tokens'"
         )
 
 
@@ -187,7 +187,7 @@ def _check_pace(run: SamplingCall, pace: Pace) -> None:
     if able.has_step_distribution:
         raise TypeError(
             f"pace is {pace!r}, and {run.network.denoiser!r} guides the distribution of z_s, which needs one time per "
-            "sequence: use on='words'"
+            "sequence: use on='tokens'"
         )
 
 
@@ -256,7 +256,7 @@ class BlockContexts:
     def at(self, before: Tokens, after: Tensor, behind: Tensor, times: Tensor) -> FullContext:
         """Return the context of the block between the tokens ``before`` and the states ``behind``."""
         if self.keeps:
-            done = 0 if self.cache is None else self.cache.words.shape[1]
+            done = 0 if self.cache is None else self.cache.tokens.shape[1]
             self.cache = cast(BlockDenoiser, self.denoiser).prefill(before[:, done:], self.cache)
             return CachedContext(self.denoiser, before, after, self.cache)
         if self.reuse is not None and (before.shape[1] or (self.reuse.suffix and behind.shape[1])):

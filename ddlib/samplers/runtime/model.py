@@ -39,7 +39,7 @@ class FullContext:
     def __init__(self, denoiser: Denoiser) -> None:
         self.denoiser = denoiser
 
-    def text(self, z: Tokens) -> Int64[Tensor, "B n"]:
+    def states(self, z: Tokens) -> Int64[Tensor, "B n"]:
         """Return the sequences that contain the tokens; unknown positions hold numbers that are not tokens."""
         return z
 
@@ -72,8 +72,8 @@ class ModelWrapper:
         denoiser: ``(z, t) -> logits``, split or not.
         parameterization: meaning of the logits, as in ``nelbo``; None for the one that the denoiser states.
         compact: whether sequences without a selected position are left out of the batch.
-        wording: forbidden tokens and repetition penalty; None for neither.
-        sight: context of the tokens in the model input; by default the tokens alone.
+        logit_processors: forbidden tokens and repetition penalty; None for neither.
+        context: context of the tokens in the model input; by default the tokens alone.
 
     Raises:
         ValueError: an unknown parameterization, an output layer for another vocabulary or tree.
@@ -88,13 +88,13 @@ class ModelWrapper:
         denoiser: Denoiser,
         parameterization: Parameterization | None = "cavity",
         compact: bool = False,
-        wording: LogitProcessors | None = None,
-        sight: FullContext | None = None,
+        logit_processors: LogitProcessors | None = None,
+        context: FullContext | None = None,
     ) -> None:
-        self.process, self.denoiser, self.compact, self.wording = process, denoiser, compact, wording
+        self.process, self.denoiser, self.compact, self.logit_processors = process, denoiser, compact, logit_processors
         self.capabilities = Capabilities.of(denoiser)
         self.parameterization = self.capabilities.meaning(parameterization)
-        self.sight = FullContext(denoiser) if sight is None else sight
+        self.context = FullContext(denoiser) if context is None else context
         self.layout = layout_of(process, self.parameterization)
         self.head = FullOutput(process, self.layout)
         if self.capabilities.is_split:
@@ -106,7 +106,7 @@ class ModelWrapper:
     def within(self, context: FullContext) -> Self:
         """Return a wrapper of the same denoiser whose input has another context."""
         wrapper = copy.copy(self)
-        wrapper.sight, wrapper.cache_last, wrapper._last = context, False, None
+        wrapper.context, wrapper.cache_last, wrapper._last = context, False, None
         return wrapper
 
     def step_log_probs(self, z: Tokens, t: Times, s: Times, rows: Bool[Tensor, "B"]) -> StateProbs:
@@ -121,9 +121,10 @@ class ModelWrapper:
             output = self.head.logits(output, flat, torch.zeros_like(flat), False).view(*z.shape, -1)
         else:
             times = t.to(torch.get_default_dtype())
-            output = _widened(self._evaluated(z, lambda z: self.sight.logits(z, times)), z)
+            output = _widened(self._evaluated(z, lambda z: self.context.logits(z, times)), z)
         logits = cavity_logits(self.process, output, z, t, self.parameterization)
-        return logits if self.wording is None else self.wording.everywhere(logits, self.sight.text(z), self.sight.first)
+        change = self.logit_processors
+        return logits if change is None else change.everywhere(logits, self.context.states(z), self.context.first)
 
     def at(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Iterator["Predictions"]:
         """Evaluate the model at selected positions; no network call if there are none.
@@ -144,13 +145,12 @@ class ModelWrapper:
         else:
             times = t.to(torch.get_default_dtype())
             output, column = self.capabilities.at_rows(kept, lambda i: self._run(z[i], times[i], where[i], i))
-        text = None if self.wording is None else self.sight.text(z)
+        whole = z[:, :0] if self.logit_processors is None else self.context.states(z)
         slot = kept.cumsum(0) - 1
         for chunk in where.nonzero().split(max(1, _HELD // self.process.vocab_size)):
             b, i = chunk.unbind(1)
-            texts = z[b, :0] if text is None else text[b]
             times = t[b] if t.ndim == 1 else t[b, i]
-            yield Predictions(self, output[slot[b], column[slot[b], i]], b, i, z[b, i], times, texts)
+            yield Predictions(self, output[slot[b], column[slot[b], i]], b, i, z[b, i], times, whole[b])
 
     def can_descend_tree(self, force: bool, single: bool) -> Bool[Tensor, "levels levels"]:
         """Return the pairs of levels, from (rows) and to (columns), with descents that need child logits only.
@@ -198,7 +198,7 @@ class ModelWrapper:
     @property
     def _narrows(self) -> bool:
         """True if fewer logits may be faster; logit processors need all of them."""
-        return self.process.device.type == "cpu" and self.wording is None
+        return self.process.device.type == "cpu" and self.logit_processors is None
 
     def _whole(self, z: Tokens, t: Times) -> Float[Tensor, "B n K"]:
         """Return the output at the positions of its ``width``, evaluated once for identical states and times."""
@@ -231,17 +231,17 @@ class ModelWrapper:
     def _output(
         self, z: Tokens, t: Times, where: Bool[Tensor, "B L"], kept: Tensor | None
     ) -> tuple[Tensor, Int64[Tensor, "B L"]]:
-        column, number = torch.arange(z.shape[1], device=z.device).expand_as(z), self.sight.width(z.shape[1])
+        column, number = torch.arange(z.shape[1], device=z.device).expand_as(z), self.context.width(z.shape[1])
         if not self.capabilities.is_split:
-            output = self.sight.logits(z, t, kept)
+            output = self.context.logits(z, t, kept)
         elif self.capabilities.is_sparse and z.device.type == "cpu":
             column = where.cumsum(1) - 1
             number = int(column.max()) + 1
             positions = where.int().argsort(dim=1, descending=True, stable=True)[:, :number]
-            output = self.sight.features_at(z, t, positions, kept)
+            output = self.context.features_at(z, t, positions, kept)
         else:
-            output = self.sight.features(z, t, kept)
-        self.head.check(output, z[:, : self.sight.width(z.shape[1])], number)
+            output = self.context.features(z, t, kept)
+        self.head.check(output, z[:, : self.context.width(z.shape[1])], number)
         return output, column
 
 
@@ -265,14 +265,14 @@ class Predictions(NamedTuple):
     """Their states."""
     t: Float[Tensor, "N"]
     """Their times."""
-    texts: Int64[Tensor, "N L"]
+    states: Int64[Tensor, "N L"]
     """Sequences that contain them, for logit processors; (N, 0) without processors."""
 
     def take(self, some: Tensor) -> "Predictions":
         """Select some of the positions."""
         return Predictions(self.network, *(column[some] for column in self[1:]))
 
-    def words(self, target: Int64[Tensor, "N"], force: bool = False) -> Float[Tensor, "N 1 V"]:
+    def token_logits(self, target: Int64[Tensor, "N"], force: bool = False) -> Float[Tensor, "N 1 V"]:
         """Compute cavity logits over tokens, possibly -inf at irrelevant tokens, see ``subtree_logits_suffice``.
 
         Args:
@@ -282,9 +282,9 @@ class Predictions(NamedTuple):
         network = self.network
         rows = network.head.logits(self.output, self.z, target, force)
         logits = cavity_logits(network.process, rows[:, None], self.z[:, None], self.t, network.parameterization)
-        if network.wording is None:
+        if network.logit_processors is None:
             return logits
-        return network.wording(logits[:, 0], self.texts, self.i + network.sight.first)[:, None]
+        return network.logit_processors(logits[:, 0], self.states, self.i + network.context.first)[:, None]
 
     def family(self, level: int, parent: Int64[Tensor, "N"]) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
         """Compute the child logits of one parent per position, padded with -inf, and the indices of the children.

@@ -90,7 +90,7 @@ class Head(FullOutput):
             self.layout = layout = Children(layout.tree, layout.parameterization, rows)
             size, rule = max(len(self.weight), layout.num_rows), "(rows, D), one for each state"
         else:
-            self.weight, self.bias = denoiser.words()
+            self.weight, self.bias = denoiser.output_weights()
             size, rule = process.vocab_size, f"(V, D) with the process's V = {process.vocab_size}"
             if isinstance(layout, Children):
                 size, rule = layout.columns, f"(S - 1, D) = ({layout.columns}, D), a row per state except the root"
@@ -105,7 +105,7 @@ class Head(FullOutput):
             logits = self.product(hidden)  # one kernel launch instead of several per cluster
             return logits if self.layout.rows is None else logits[:, self.layout.rows]
         distinct, which = distinct_pairs(z, target)
-        columns = [self._words(state, to, force) for state, to in distinct]
+        columns = [self._token_columns(state, to, force) for state, to in distinct]
         if all(tokens is None for tokens in columns):
             return self.product(hidden)
         wide = torch.promote_types(self.weight.dtype, torch.float32)
@@ -139,7 +139,7 @@ class Head(FullOutput):
         check_shape("features", output, want, f"(B, L, D) = {want}")
         check_devices(features=output, weight=self.weight, z=z)
 
-    def _words(self, z: int, target: int, force: bool) -> Tensor | None:
+    def _token_columns(self, z: int, target: int, force: bool) -> Tensor | None:
         """Return the tokens whose logits determine the descendant of state ``z`` in level ``target``; None for all."""
         process = self.process
         if not isinstance(process, LevelProcess) or z == process.num_states - 1:

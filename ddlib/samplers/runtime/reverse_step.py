@@ -179,7 +179,7 @@ def _descents(
     elif target == 0 and run.network.can_restrict_columns(level, force):
         logits, members = predictions.under()
     else:
-        z, tokens = predictions.z, predictions.words(torch.full_like(predictions.z, target), force)[:, 0]
+        z, tokens = predictions.z, predictions.token_logits(torch.full_like(predictions.z, target), force)[:, 0]
         whole = torch.arange(run.process.levels[target], device=z.device).expand(len(z), -1)
         descend = level_process(run).descendant_logits
         return whole, lambda part: descend(tokens[part], z[part], level, target, force)
@@ -215,7 +215,7 @@ def _by_tokens(
     """Draw states from token distributions."""
     times = s[part.b] if s.ndim == 1 else s[part.b, part.i]
     return run.process.sample_given_level(
-        part.words(target, force), part.z[:, None], part.t, times, target[:, None], draws, force=force,
+        part.token_logits(target, force), part.z[:, None], part.t, times, target[:, None], draws, force=force,
         sharpen=run.sharpen,
     )[:, 0]  # fmt: skip
 

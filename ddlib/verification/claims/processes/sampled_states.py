@@ -128,9 +128,9 @@ def _balanced_levels(process: ForwardProcess, point: Point) -> Iterator[Comparis
     """Compare balanced draws of two tokens with ``importance_weight``, and the bound that they miss with 0."""
     t, size, n = float(point["t"]), process.num_states, max(50, draws(process) // 4)
     z = sequences(size, 2)
-    text = torch.tensor([0, process.vocab_size - 1])
-    x = text.expand_as(z).contiguous()
-    chance = marginals(process, t)[text[0]][z[:, 0]] * marginals(process, t)[text[1]][z[:, 1]]
+    pair = torch.tensor([0, process.vocab_size - 1])
+    x = pair.expand_as(z).contiguous()
+    chance = marginals(process, t)[pair[0]][z[:, 0]] * marginals(process, t)[pair[1]][z[:, 1]]
     balance = _balances(process, x, z, t)
     chosen = torch.where(balance > 0, chance / torch.where(balance > 0, balance, 1.0), 0.0)
     yield Comparison("probabilities of all draws, summed", (), chosen.sum(), torch.ones_like(chosen.sum()), 1e-9)
@@ -141,7 +141,7 @@ def _balanced_levels(process: ForwardProcess, point: Point) -> Iterator[Comparis
         lost = nelbo(process, scores, some, there, at(t, len(some))).sum(-1)
         quantity = "bound of a sequence that is not drawn"
         yield Comparison(quantity, (), lost, torch.zeros_like(lost), 1e-12, {"z_0": there[:, 0], "z_1": there[:, 1]})
-    pairs = process.sample(text.expand(n, -1).contiguous(), at(t, n), torch.Generator().manual_seed(14), "balanced")
+    pairs = process.sample(pair.expand(n, -1).contiguous(), at(t, n), torch.Generator().manual_seed(14), "balanced")
     yield drawn_jointly("balanced draws", ("z_0", "z_1"), pairs, chosen.view(size, size))
 
 

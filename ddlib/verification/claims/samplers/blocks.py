@@ -33,11 +33,11 @@ class ExactDenoiser:
 class TokenCache(NamedTuple):
     """Cache of ``CausalDenoiser``."""
 
-    words: Tensor
+    tokens: Tensor
 
     def rows(self, index: Tensor) -> "TokenCache":
         """Select sequences."""
-        return TokenCache(self.words[index])
+        return TokenCache(self.tokens[index])
 
 
 class CausalDenoiser:
@@ -62,13 +62,13 @@ class CausalDenoiser:
 
     def prefill(self, x: Tensor, cache: TokenCache | None = None) -> TokenCache:
         """Append clean tokens to the cache."""
-        return TokenCache(x if cache is None else torch.cat([cache.words, x], 1))
+        return TokenCache(x if cache is None else torch.cat([cache.tokens, x], 1))
 
     def extend(self, z: Tensor, t: Tensor, cache: TokenCache) -> Tensor:
         """Compute the logits of the positions after the cached tokens."""
         times = t[:, None].expand(z.shape) if t.ndim == 1 else t
-        times = torch.cat([torch.zeros_like(cache.words).to(times), times], 1)
-        return self(torch.cat([cache.words, z], 1), times)[:, cache.words.shape[1] :]
+        times = torch.cat([torch.zeros_like(cache.tokens).to(times), times], 1)
+        return self(torch.cat([cache.tokens, z], 1), times)[:, cache.tokens.shape[1] :]
 
 
 def _draw(run: Case, denoiser: object, rows: int, steps: int, **options: object) -> Tensor:
@@ -92,16 +92,16 @@ def _left_to_right(run: Case, point: Point) -> Iterator[Comparison]:
         ("position by position", ExactDenoiser),
         ("position by position, kept", CausalDenoiser),
     ):
-        texts = _draw(
+        drawn = _draw(
             run, denoiser(run.process, joint), _DRAWS, steps, pace=LeftToRight(),
             generator=torch.Generator().manual_seed(6),
         )  # fmt: skip
-        yield _counted(run, what, texts)
+        yield _counted(run, what, drawn)
 
 
 def _in_any_order(run: Case, point: Point) -> Iterator[Comparison]:
     joint, steps = _joint(run), int(point["steps"])
-    texts = _draw(
+    drawn = _draw(
         run,
         ExactDenoiser(run.process, joint),
         _DRAWS,
@@ -109,7 +109,7 @@ def _in_any_order(run: Case, point: Point) -> Iterator[Comparison]:
         pace=RandomOrder(),
         generator=torch.Generator().manual_seed(7),
     )
-    yield _counted(run, "in random orders", texts)
+    yield _counted(run, "in random orders", drawn)
 
 
 def _kept(run: Case, point: Point) -> Iterator[Comparison]:

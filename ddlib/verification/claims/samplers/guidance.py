@@ -18,10 +18,10 @@ from ddlib.verification.claims.samplers.guidance_oracle import (
     by_level,
     dense,
     kind,
+    pairs_of_states,
     steered,
     target_probs,
     tempered,
-    texts,
 )
 from ddlib.verification.framework.cases import context, few
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
@@ -65,7 +65,7 @@ def _alone(guided: Guidance, part: Denoiser, strength: Any, interval: tuple[floa
 
 
 def _limits(guided: Guidance, point: Point) -> Iterator[Comparison]:
-    process, z = guided.process, texts(guided.process)
+    process, z = guided.process, pairs_of_states(guided.process)
     t = at(LATE, len(z))
     for strength, part in guided.special_cases.items():
         only, what = _alone(guided, part, strength), f"at strength {strength:g}"
@@ -84,7 +84,7 @@ def _limits(guided: Guidance, point: Point) -> Iterator[Comparison]:
 
 
 def _tempers(guided: Any, point: Point) -> Iterator[Comparison]:
-    process, z, gamma = guided.process, texts(guided.process), float(point["strength"])
+    process, z, gamma = guided.process, pairs_of_states(guided.process), float(point["strength"])
     one = guided.replaced(strength=gamma, interval=(0.0, 1.0))
     what = kind(one)
     given, every = (target_probs(process, part, one.of_parts, z, what) for part in (one.conditional, one.unconditional))
@@ -136,7 +136,7 @@ def _bayes(guided: Any, point: Point) -> Iterator[Comparison]:
 
 
 def _slopes(guided: Any, point: Point) -> Iterator[Comparison]:
-    process, z = guided.process, texts(guided.process)
+    process, z = guided.process, pairs_of_states(guided.process)
     weight = 0.5 * torch.randn(process.num_states, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
 
     def total(states: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ def _slopes(guided: Any, point: Point) -> Iterator[Comparison]:
 def _leans(guided: Any, point: Point) -> Iterator[Comparison]:
     """Evaluate the classifier for every single change separately."""
     process, gamma = guided.process, float(point["strength"])
-    z = texts(process)[:: max(1, len(texts(process)) // 40)]
+    z = pairs_of_states(process)[:: max(1, len(pairs_of_states(process)) // 40)]
     one = guided.replaced(strength=gamma, how="exact", interval=(0.0, 1.0))
     what, t = kind(one), at(LATE).to(torch.get_default_dtype())
     probs = target_probs(process, one.denoiser, one.of_parts, z, what)
@@ -172,7 +172,7 @@ def _leans(guided: Any, point: Point) -> Iterator[Comparison]:
 
 def _draws(guided: Guidance, point: Point) -> Iterator[Comparison]:
     process, generator = guided.process, torch.Generator().manual_seed(5)
-    start = texts(process)
+    start = pairs_of_states(process)
     start = start[torch.randperm(len(start), generator=generator)[:_TEXTS]]
     t, s = at(LATE, len(start)), at(EARLY, len(start))
     probs, level = steered(guided, start), process.level_of(torch.arange(process.num_states)[None])[0]
@@ -222,7 +222,7 @@ def _tried(guided: Guidance) -> str:
 
 def _certain(guided: Guidance) -> str:
     """Return the reason why Bayes's rule for tokens does not apply: states in level 0 may be noise."""
-    if guided.on == "words":
+    if guided.on == "tokens":
         tokens = torch.arange(guided.process.vocab_size)[None]
         known = guided.process.token_likelihood(tokens, at(LATE))[0] > 0
         if not torch.equal(known, torch.eye(len(known)) > 0):

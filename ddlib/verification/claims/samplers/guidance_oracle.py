@@ -20,10 +20,10 @@ def kind(guided: Guidance) -> str:
     """Return the kind of distribution to compare: of a token, of the next jump, or of the state after a step."""
     if guided.has_step_distribution:
         return "step"
-    return "word" if guided.on == "words" else "jump"
+    return "token" if guided.on == "tokens" else "jump"
 
 
-def texts(process: ForwardProcess) -> Tensor:
+def pairs_of_states(process: ForwardProcess) -> Tensor:
     """Return all sequences of two states, (N, 2), or a sample of them."""
     if process.num_states <= SMALL:
         found = sequences(process.num_states, 2)
@@ -50,7 +50,7 @@ def target_probs(
     """Compute the distribution of this kind from a denoiser, (N, L, K)."""
     t, s = at(LATE, len(z)), at(EARLY, len(z))
     cavity = cavity_logits(process, denoiser(z, t), z, t, meaning).to(torch.float64).log_softmax(-1)
-    if what == "word":
+    if what == "token":
         return (cavity + process.token_likelihood(z, t).log()).softmax(-1)
     probs = cavity.exp()
     found = process.reverse_rate(probs, z, t) if what == "jump" else process.posterior(probs, z, t, s)
@@ -83,7 +83,7 @@ def dense(process: ForwardProcess, joint: Tensor, what: str) -> Tensor:
     probs = []
     for tokens in (joint, joint.T):  # the first position, then the second one
         beside = tokens @ noised  # joint probability of the token and the other position's state, (V, S)
-        if what == "word":
+        if what == "token":
             found = torch.einsum("xz,xo->zox", noised, beside)
         elif what == "jump":
             rates = process.rate_matrix(LATE).fill_diagonal_(0)

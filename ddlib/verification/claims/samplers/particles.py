@@ -58,9 +58,9 @@ def _joint(run: Case) -> Tensor:
 
 def _tilt(run: Case, distribution: Tensor, t: float) -> Tensor:
     """Compute the distribution ``distribution`` of sequences times exp(scale r), not normalised."""
-    texts = sequences(len(distribution), distribution.ndim)
-    times = torch.full((len(texts),), t, dtype=torch.float64)
-    return distribution * (_SCALE * Prefers(run.process)(texts, times)).exp().view_as(distribution)
+    states = sequences(len(distribution), distribution.ndim)
+    times = torch.full((len(states),), t, dtype=torch.float64)
+    return distribution * (_SCALE * Prefers(run.process)(states, times)).exp().view_as(distribution)
 
 
 def _means(quantity: str, z: Tensor, weights: Tensor, expected: Tensor) -> Comparison:
@@ -90,8 +90,8 @@ def _tilted(run: Case, point: Point) -> Iterator[Comparison]:
             yield _means(f"E[Z 1(z)] at t = {s:.3g}", state.z, estimate, expected)
     same = torch.Generator().set_state(generator.get_state())
     estimate = particles.weighed(call, state).log_mean().exp()
-    text = particles.finalize(replace(call, generator=same), state)
-    yield _means("E[Z 1(x)]", text, estimate, _tilt(run, _joint(run), 0.0))
+    drawn = particles.finalize(replace(call, generator=same), state)
+    yield _means("E[Z 1(x)]", drawn, estimate, _tilt(run, _joint(run), 0.0))
 
 
 def _many(run: Case, point: Point) -> Iterator[Comparison]:
@@ -101,9 +101,9 @@ def _many(run: Case, point: Point) -> Iterator[Comparison]:
     state = many.init(call)
     for k in range(call.steps):
         state = many.step(call, state, k)
-    text, distribution = many.finalize(call, state), _tilt(run, _joint(run), 0.0)
+    drawn, distribution = many.finalize(call, state), _tilt(run, _joint(run), 0.0)
     yield drawn_jointly(
-        f"sequences drawn from {_MANY} particles", ("x_0", "x_1"), text, distribution / distribution.sum()
+        f"sequences drawn from {_MANY} particles", ("x_0", "x_1"), drawn, distribution / distribution.sum()
     )
 
 

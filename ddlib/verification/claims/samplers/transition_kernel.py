@@ -29,16 +29,16 @@ def runs(sampler: Sampler) -> list[Case]:
 
 def _draws(run: Case, point: Point) -> Iterator[Comparison]:
     """Draw one step from every sequence of two states."""
-    texts, k = sequences(run.process.num_states, 2), int(point["step"])
-    number, predict, size = len(texts), exact_cavity(run.process, STRONG), run.process.num_states
+    states, k = sequences(run.process.num_states, 2), int(point["step"])
+    number, predict, size = len(states), exact_cavity(run.process, STRONG), run.process.num_states
     each = _DRAWS // number
-    z = texts.repeat_interleave(each, 0)
+    z = states.repeat_interleave(each, 0)
     everywhere, generator = torch.ones_like(z, dtype=torch.bool), torch.Generator().manual_seed(6 + k)
     call = SamplingContext(run.process, predict, unchanged, _GRID, everywhere, generator)
     t, s = float(_GRID[k]), float(_GRID[k + 1])
     drawn = run.subject.step(call, State(z, at(t, len(z))), k).z
     counts = tally((drawn @ torch.tensor([size, 1])).view(number, each).T, number)
-    kernel = run.subject.kernel(run.process, predict, texts, at(t, number), at(s, number))
+    kernel = run.subject.kernel(run.process, predict, states, at(t, number), at(s, number))
     sums = kernel.sum(1)
     yield Comparison("the kernel's rows, summed", ("z_t",), sums, torch.ones_like(sums), 1e-9)
     yield frequencies(f"draws of z_s at s = {s:g}", ("z_t", "z_s"), counts, kernel, each)
@@ -46,13 +46,13 @@ def _draws(run: Case, point: Point) -> Iterator[Comparison]:
 
 def errors(run: Case, counts: list[int], joint: Tensor = WEAK) -> list[float]:
     """Compute the total variation between ``joint`` and the sampled distribution, exactly, for each number of steps."""
-    texts, process = sequences(run.process.num_states, 2), run.process
-    predict, number = exact_cavity(process, joint), len(texts)
-    is_tokens, result = (texts < process.vocab_size).all(1), []
+    states, process = sequences(run.process.num_states, 2), run.process
+    predict, number = exact_cavity(process, joint), len(states)
+    is_tokens, result = (states < process.vocab_size).all(1), []
     for steps in counts:
-        probs = process.prior()[texts].prod(1)
+        probs = process.prior()[states].prod(1)
         for t, s in pairwise(torch.linspace(1, 0, steps + 1, dtype=torch.float64).tolist()):
-            step = run.subject.kernel(process, predict, texts, at(t, number), at(s, number))
+            step = run.subject.kernel(process, predict, states, at(t, number), at(s, number))
             probs = probs @ torch.where(probs[:, None] > 0, step, 0.0)  # rows of impossible states are undefined
         probs[is_tokens] -= joint.flatten()
         result.append(float(probs.abs().sum() / 2))
