@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from cases import examples
+from cases import examples, slow_but
 from fixtures import LEVELS, Halves
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -201,11 +201,10 @@ def one_at_a_time(network, x, rule, process=PROCESS, plain=False):
     return total, torch.stack(order, 1)
 
 
-@pytest.mark.parametrize(
-    "sampler",
-    [LeftToRight(), *map(Confidence, SCORES), InOrder(dd.paces.LeftToRight()), InOrder(Lanes(4), "entropy")],
-    ids=repr,
-)
+ONE_A_STEP = [LeftToRight(), *map(Confidence, SCORES), InOrder(dd.paces.LeftToRight()), InOrder(Lanes(4), "entropy")]
+
+
+@pytest.mark.parametrize("sampler", slow_but(ONE_A_STEP, ONE_A_STEP[0], ONE_A_STEP[-1]), ids=repr)
 @given(process=st.sampled_from([PROCESS, *TREES.values()]), arguments=automata(), seed=st.integers(0, 5))
 @settings(max_examples=examples(120), deadline=None)
 def test_one_position_a_step_is_the_network_renormalised(sampler, process, arguments, seed):
@@ -327,7 +326,7 @@ SUPPORTED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("sampler", SUPPORTED, ids=repr)
+@pytest.mark.parametrize("sampler", slow_but(SUPPORTED, *SUPPORTED[1::3]), ids=repr)
 @given(arguments=automata(), seed=st.integers(0, 3), steps=st.sampled_from([1, 2, 3, 6]), data=st.data())
 @settings(max_examples=examples(80), deadline=None)
 def test_every_sequence_is_accepted(sampler, arguments, seed, steps, data):

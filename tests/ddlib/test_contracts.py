@@ -14,7 +14,7 @@ REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
 LONG = ("ragged", "restart", "corrected", "remask", "psi", "overshoot", "euler", "tau_leaping", "theta_trapezoidal",
         "particles", "entropy_bounded", "confidence", "hierarchical", "masked", "noisy", "per_word", "rate_matrix",
         "gidd", "uniform", "ancestral", "left_to_right", "first_hitting", "forward_backward", "edge_balance", "ramp",
-        "beta", "bell", "tabulated", "in_order")  # fmt: skip
+        "beta", "bell", "tabulated", "in_order", "rho_eos", "daedal")  # fmt: skip
 # every sampler is verified on every process each night, for the table of docs/samplers.md
 NIGHTLY = [case for case in REGISTERED if case[1] == "ragged" or (case[0] == "samplers" and case[1] != "ancestral")]
 LATER = slow_but(REGISTERED, nightly=NIGHTLY)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import examples
+from cases import examples, slow_but
 from fixtures import LEVELS, Halves, generate
 from refusals import refuses
 
@@ -60,7 +60,7 @@ def published(network, z, threshold, edit, most=16):
 
 
 @pytest.mark.parametrize(("threshold", "edit"), [(0.9, 0.9), (0.7, 0.5), (0.3, 0.0), (0.95, 0.6)])
-@pytest.mark.parametrize("own", [0.0, 4.0])
+@pytest.mark.parametrize("own", slow_but([0.0, 4.0], 4.0))
 def test_decoding_is_the_published_loop_call_by_call(threshold, edit, own):
     for seed in range(examples(5)):
         compare(threshold, edit, own, seed)

@@ -18,7 +18,7 @@ from ddlib.processes import Hierarchical
 from ddlib.samplers import Ancestral, FirstHitting, Psi
 from ddlib.schedules import Linear
 from ddlib.testing import strategies
-from ddlib.verification.claims.samplers.guidance_oracle import steered, target_probs, tempered, pairs_of_states
+from ddlib.verification.claims.samplers.guidance_oracle import pairs_of_states, steered, target_probs, tempered
 
 MANY = [*ClassifierFree.examples(), *ClassifierBased.examples()]
 pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes

@@ -226,7 +226,7 @@ def test_the_bound_of_the_exact_denoiser_is_the_entropy(name):
 
 
 @pytest.mark.usefixtures("checked_in_full")
-@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("sampler", slow_but(SAMPLERS, *SAMPLERS[::2]), ids=lambda each: type(each).__name__)
 @every_process
 def test_samplers_keep_the_distribution_of_a_token(name, sampler):
     process, truth = PROCESSES[name], torch.tensor([0.45, 0.10, 0.25, 0.20], dtype=F64)

@@ -178,7 +178,7 @@ def test_daedal_is_the_published_loop_call_by_call(block, slope):
 
 @every_block
 @SLOPES
-@pytest.mark.parametrize("density", ["last", "masks"])
+@pytest.mark.parametrize("density", slow_but(["last", "masks"], "masks"))
 def test_rho_eos_is_the_published_loop_call_by_call(density, block, slope):
     options = {"start": 12, "step": 2, "positions": 8, "density": density, "block": block}
     lengths = [compare(RhoEOS, published_rho_eos, seed, slope, **options) for seed in range(5)]
@@ -219,7 +219,7 @@ SAMPLERS = {
     "remask": Remask(0.1, "cap"),
     "psi": Psi(0.7),
 }
-QUICK = ("confidence", "ancestral")
+QUICK = ("confidence",)
 PAIRS = [
     pytest.param(rule, sampler, id=f"{kind}-{name}", marks=() if name in QUICK else pytest.mark.slow)
     for kind, rule in RULES.items()
@@ -313,8 +313,9 @@ def test_endings_stop_rows_too(rule):
     assert (settled < V).all() and not torch.equal(settled, plain)
 
 
-@every_rule
+@pytest.mark.parametrize("rule", slow_but(RULES, "masks"))
 def test_levels_of_a_tree_and_split_networks(rule):
+    rule = RULES[rule]
     """States between the mask and the tokens count as masks; a split network computes logits at some positions."""
     process = LEVELS["levels-xi"]
     for sampler in (Confidence(), Ancestral()):
@@ -345,7 +346,7 @@ def test_features_at_some_positions_are_those_of_the_row():
     assert torch.equal(whole[:, :, 0], torch.tensor([[0, 1, 0, 0], [0] * 4, [8, 17, 27, 38]]).double())
     positions = torch.tensor([[1, 3], [0, 0], [3, 0]])  # padding beyond the row
     assert torch.equal(context.features_at(z, t, positions)[:, :, 0], torch.tensor([[1, 1], [0, 0], [38, 8]]).double())
-    assert context.text(z).tolist() == [[0, 1, 99, 99], [99] * 4, [8, 9, 10, 11]]
+    assert context.states(z).tolist() == [[0, 1, 99, 99], [99] * 4, [8, 9, 10, 11]]
     rows = torch.tensor([True, False, True])
     assert torch.equal(context.features(z[rows], t[rows], rows), whole[rows])
 

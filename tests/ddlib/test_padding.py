@@ -6,7 +6,6 @@ from itertools import product
 
 import pytest
 import torch
-from cases import slow_but
 
 import ddlib as dd
 
@@ -108,8 +107,9 @@ def test_the_masked_bound_has_the_mean_of_the_bound_without_padding(process, lev
     assert expected[0] > 1e-7 and expected[2] > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.statistical
-@pytest.mark.parametrize("levels", slow_but(["independent", "balanced"], "balanced"))
+@pytest.mark.parametrize("levels", ["independent", "balanced"])
 def test_padding_changes_nothing_in_the_mean_at_real_sizes(levels):
     """300 words in 12 clusters, 2000 rows of 32 of which 5 to 32 are real."""
     process = dd.presets.hdlm([k % 12 for k in range(300)], gamma=2.0)

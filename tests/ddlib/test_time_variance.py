@@ -161,7 +161,7 @@ def caveat(process, density):
     return dd.bound(process, lambda z, t: torch.zeros(*z.shape, size), x, noise, density=density).per_token.caveat
 
 
-@pytest.mark.parametrize(("name", "number"), REGISTERED)
+@pytest.mark.parametrize(("name", "number"), slow_but(REGISTERED, *REGISTERED[::3]))
 def test_no_caveat_under_the_optimal_density_in_strata(name, number):
     process = registered(name, number)
     assert caveat(process, process.time_density(2, chance=0.2)) == ""

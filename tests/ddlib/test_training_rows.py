@@ -186,6 +186,7 @@ class OwnScore(Confidence):
     confidence = Collisions.confidence
 
 
+@pytest.mark.slow
 @given(
     st.one_of(st.sampled_from(list(LEVELS.values())[:-1]), plain_processes()),
     st.sampled_from(

@@ -93,7 +93,8 @@ LARGE = [
 
 
 @pytest.mark.usefixtures("checked_in_full")
-@pytest.mark.parametrize(("process", "clusters"), slow_but(LARGE, LARGE[2]), ids=["mdlm", "hdlm", "gidd", "uniform"])
+@pytest.mark.slow
+@pytest.mark.parametrize(("process", "clusters"), LARGE, ids=["mdlm", "hdlm", "gidd", "uniform"])
 def test_a_large_vocabulary_is_verified_on_a_small_copy_that_the_report_names(process, clusters):
     report = dd.verify(process)
     assert report.ok, report

@@ -99,6 +99,7 @@ def test_mismatches_are_refused_before_any_work(published, options, tmp_path, mo
         run(replace(options, run=str(blocks.run)))
 
 
+@pytest.mark.slow
 def test_the_option_of_samples_is_that_of_dd_sample(published):
     saved, index = opened(published), torch.arange(2)
     for keep in ("dual", "prefix:refresh=2", None):

@@ -73,7 +73,8 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(LAYOUTS, "accumulated"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_the_layout_changes_no_number(folder, name):
     plain = without_dropout(given(folder, "plain"))
     if not plain.output.folder.exists():
@@ -91,7 +92,8 @@ def test_the_layout_changes_no_number(folder, name):
     assert all(torch.allclose(weights[key], wanted[key], atol=1e-4) for key in wanted)
 
 
-@pytest.mark.parametrize("chunk", slow_but([1, 2 * 16 * 302], 2 * 16 * 302))
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", [1, 2 * 16 * 302])
 def test_some_sequences_at_a_time_change_no_number(folder, whole, monkeypatch, chunk):
     monkeypatch.setattr(consistency, "CHUNK", chunk)
     train(given(folder, f"chunks-{chunk}"))
@@ -131,6 +133,7 @@ def test_packed_rows(folder):
     assert torch.allclose(torch.tensor(losses(folder / "packed-2")), torch.tensor(losses(folder / "packed")), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_start_from_a_trained_run(folder):
     before = given(folder, "before", loss=Loss())
     train(before)

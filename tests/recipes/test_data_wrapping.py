@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cases import slow_but
 from published import publish_tiny
 from training_runs import curve, recipe, text
 
@@ -36,7 +37,10 @@ def mdlm(documents, length, bos, eos):
 
 
 @pytest.mark.parametrize(
-    ("length", "split"), [(3, "validation"), (16, "validation"), (16, "train"), (301, "train"), (1024, "validation")]
+    ("length", "split"),
+    slow_but(
+        [(3, "validation"), (16, "validation"), (16, "train"), (301, "train"), (1024, "validation")], (3, "validation")
+    ),
 )
 def test_rows_are_those_of_mdlm(data, length, split):
     documents = getattr(data, split)

@@ -145,6 +145,7 @@ def test_on_a_stop_signal_a_run_saves_and_can_be_resumed(folder, whole):
     assert curve(run.output.folder) == curve(whole)
 
 
+@pytest.mark.slow
 def test_the_newest_and_the_best_checkpoints_are_kept(whole):
     found = checkpoint.found(whole / "checkpoints")
     assert [path.name for path in found[:2]] == ["step_00000020", "step_00000016"]

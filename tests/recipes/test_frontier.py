@@ -70,6 +70,7 @@ def test_without_a_scorer_there_are_entropy_and_calls(options):
     assert options.out.with_suffix(".png").exists()
 
 
+@pytest.mark.slow
 def test_cells_of_the_same_settings_are_kept_and_others_measured_again(options, monkeypatch, capsys):
     first = run(replace(options, samplers=("confidence",)))["cells"]
     measured, drawn = command.measured, []

@@ -125,6 +125,7 @@ def test_all_weights_get_a_gradient_after_the_first_pass(folder, whole, half):
     assert not lacking
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_the_same_numbers(folder, whole):
     again = given(folder, "again")
     shutil.copytree(whole.output.folder, again.output.folder)
@@ -144,7 +145,8 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(LAYOUTS, "accumulated"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_the_layout_changes_no_number(folder, whole, name):
     size, hardware = LAYOUTS[name]
     run = replace(given(folder, name.replace(", ", "-")), hardware=hardware)

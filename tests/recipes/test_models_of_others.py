@@ -368,6 +368,7 @@ def test_samples_behind_a_beginning_that_is_read_apart_are_scored(folders, data)
     assert found["samples"] == 2 and found["perplexity"]["value"] > 0 and found["protocol"]["length"] == 8
 
 
+@pytest.mark.slow
 def test_calls_behind_a_beginning_that_is_read_apart_are_counted(folders, tmp_path):
     values = dict(scorer=folders["a2d"], samples=2, calls=(4, 40), samplers=("ancestral",), length=12)
     cells = frontier(FrontierOptions(run=folders["gemma"], out=tmp_path / "f.json", **values), quiet())["cells"]

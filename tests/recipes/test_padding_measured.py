@@ -43,6 +43,7 @@ def test_the_bound_of_an_evaluation_does_not_depend_on_how_far_rows_are_filled_u
     close(found[0], found[2])
 
 
+@pytest.mark.slow
 @pytest.mark.statistical
 @pytest.mark.usefixtures("checked_in_full")
 def test_balanced_levels_have_the_same_mean_however_far_rows_are_filled_up():

@@ -25,6 +25,7 @@ def ranges(folder, rank=0):
     return {name: names.count(name) for name in names}
 
 
+@pytest.mark.slow
 def test_a_trace_has_the_parts_of_its_steps_and_the_run_is_the_same(tmp_path, capsys):
     for run in (given(tmp_path, "plain"), given(tmp_path, "traced", profile=2)):
         train(replace(run, steps=5, model=run.model | {"depth": 1}))

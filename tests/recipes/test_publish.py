@@ -112,6 +112,7 @@ def test_generate_and_evaluate_take_it(tmp_path, pictures, capsys):
     assert "bits per dimension" in shown and "validation in training" not in shown  # nothing was validated
 
 
+@pytest.mark.slow
 def test_a_network_of_another_class_is_built_from_the_values_that_are_given(tmp_path, pictures):
     process = dd.presets.gidd(6, 0.2)
     network, values = Dots(7, 6, width=12, gain=2.0), {"kind": "test_publish:Dots", "width": 12, "gain": 2.0}

@@ -37,6 +37,7 @@ def test_operations_are_those_of_the_products(tmp_path):
     assert run.objective.training
 
 
+@pytest.mark.slow
 def test_blocks_at_once_are_two_sequences(tmp_path):
     run = prepared(tmp_path, pace="blocks:4")
     assert run.at_once
