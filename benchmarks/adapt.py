@@ -28,7 +28,7 @@ from recipes.logging import read_metrics
 from recipes.model_io import open_saved
 
 
-def told(folder: Path) -> dict[str, Any]:
+def run_results(folder: Path) -> dict[str, Any]:
     """Return a run's records: bounds, losses and samples by step, its command, its recipe."""
     bounds, losses = [], []
     for _, record in read_metrics(folder / "metrics.jsonl"):
@@ -118,7 +118,7 @@ class Adapt(Study):
     def evaluate(self, options: Namespace) -> None:
         """Write the result file from the folders of the runs; earlier runs, whose folders are gone, stay in it."""
         work, out = options.work, options.out
-        found = {name: told(work / name) for name in adapt_page.RUNS if (work / name / "weights").is_dir()}
+        found = {name: run_results(work / name) for name in adapt_page.RUNS if (work / name / "weights").is_dir()}
         found = {name: run for name, run in found.items() if run["bounds"][-1]["step"] == run["steps"]}  # finished runs
         first = open_saved(work / next(iter(found))).recipe
         data = open_prepared(first.data.folder)

@@ -57,12 +57,12 @@ def _entropy_and_calls(one: dict[str, Any]) -> tuple[float, float]:
     return one["entropy"]["value"], one.get("calls", 0.0)
 
 
-def points(told: dict[str, Any]) -> dict[Cell, Point]:
+def points(results: dict[str, Any]) -> dict[Cell, Point]:
     """Every cell that all seeds have."""
     found: dict[Cell, list[dict[str, Any]]] = {}
-    for one in told["cells"]:
+    for one in results["cells"]:
         found.setdefault(Cell(**one["cell"]), []).append(one)
-    return {cell: mean(seeds) for cell, seeds in found.items() if len(seeds) == len(told["bounds"])}
+    return {cell: mean(seeds) for cell, seeds in found.items() if len(seeds) == len(results["bounds"])}
 
 
 def table(found: dict[Cell, Point], cells: Sequence[Cell], what: Callable[[Cell], str], title: str) -> list[str]:
@@ -79,13 +79,15 @@ def table(found: dict[Cell, Point], cells: Sequence[Cell], what: Callable[[Cell]
     return lines
 
 
-def tables(told: dict[str, Any]) -> str:
+def tables(results: dict[str, Any]) -> str:
     """All of them, as they stand between the page's marks."""
-    found = points(told)
-    real = mean(told["held-out"])
+    found = points(results)
+    real = mean(results["held-out"])
     bounds = ["| model | bound, nats per token, each seed |", "| --- | --- |"]
     for model in MODELS:
-        values = ", ".join(f"{one[model]['value']:.3f} ± {one[model]['error']:.3f}" for one in told["bounds"].values())
+        values = ", ".join(
+            f"{one[model]['value']:.3f} ± {one[model]['error']:.3f}" for one in results["bounds"].values()
+        )
         bounds.append(f"| {model} | {values} |")
     frontier = table(found, FRONTIER, lambda c: f"{c.steps} steps, temperature {c.temperature:g}", "`ancestral`")
     calls = table(found, CALLS, lambda c: f"`{c.sampler}`, {c.steps} steps", "temperature 1")
@@ -96,7 +98,7 @@ def tables(told: dict[str, Any]) -> str:
     return "\n\n".join(["\n".join(bounds), note, "\n".join(frontier), "\n".join(calls)])
 
 
-def draw_frontier(told: dict[str, Any], found: dict[Cell, Point], path: Path) -> None:
+def draw_frontier(results: dict[str, Any], found: dict[Cell, Point], path: Path) -> None:
     """Quality against variety."""
     figure, axes = plot.panels(1, 2, size=(5.0, 3.8))
     for panel, steps in zip(axes, (16, 64), strict=True):
@@ -107,7 +109,7 @@ def draw_frontier(told: dict[str, Any], found: dict[Cell, Point], path: Path) ->
                 [p.entropy for p in row], [p.nats for p in row], [p.error for p in row], fmt="o-", color=COLOURS[model],
                 markersize=4, label=model,
             )  # fmt: skip
-        real = mean(told["held-out"])
+        real = mean(results["held-out"])
         panel.plot(real.entropy, real.nats, "*", color=plot.GREEN, markersize=10, label="held-out speeches")
         panel.set(xlabel="entropy of a text's words, nats", ylabel="judge's nats per token")
         panel.set_title(f"{steps} steps, temperature 1, 0.85, 0.7", loc="left", fontweight="bold")
@@ -139,10 +141,10 @@ def draw_calls(found: dict[Cell, Point], path: Path) -> None:
     figure.savefig(path)
 
 
-def draw(told: dict[str, Any], images: Path) -> None:
+def draw(results: dict[str, Any], images: Path) -> None:
     """Draw both pictures."""
-    found = points(told)
-    draw_frontier(told, found, images / "frontier.png")
+    found = points(results)
+    draw_frontier(results, found, images / "frontier.png")
     draw_calls(found, images / "calls.png")
 
 

@@ -221,8 +221,8 @@ class Orders(CorpusStudy):
             if millions not in self.budgets and finished(given):
                 path, own = given.output.folder, dict(samples=self.samples, calls=self.calls, length=LENGTH)
                 judge = dict(scorer=str(options.scorer), samplers=("ancestral", CONFIDENCE))
-                asked = frontier.Options(run=str(path), **judge, **own, out=folder / f"{path.name}.json")
-                frontier.frontier(asked, make_console())
+                request = frontier.Options(run=str(path), **judge, **own, out=folder / f"{path.name}.json")
+                frontier.frontier(request, make_console())
 
     def evaluate(self, options: Namespace) -> None:
         """Write the result file."""

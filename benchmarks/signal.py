@@ -134,9 +134,9 @@ class Signal(CorpusStudy):
     def measured(self, saved: LoadedModel, given: Recipe) -> dict[str, Any]:
         """Compute the bounds of every set of texts and the distances of every gradient, for every way."""
         data, found = open_prepared(given.data.folder), {}
-        asked = dict(length=LENGTH, pad_id=data.pad_id, seed=FRESH, threads=0)
-        sets = list(islice(examples(data.train, batch_size=self.texts, **asked), self.sets))
-        rows = list(islice(examples(data.train, batch_size=self.rows, **asked), self.gradients))
+        options = dict(length=LENGTH, pad_id=data.pad_id, seed=FRESH, threads=0)
+        sets = list(islice(examples(data.train, batch_size=self.texts, **options), self.sets))
+        rows = list(islice(examples(data.train, batch_size=self.rows, **options), self.gradients))
         saved.model.requires_grad_(True)
         for name, way in WAYS.items():
             nats = torch.stack([bounds(saved, batch, way) for batch in sets])

@@ -41,11 +41,11 @@ class Store:
     def __init__(self, tensor: Tensor, filled: int) -> None:
         self.tensor, self.filled = tensor, filled
 
-    def moved(self, length: int, room: int) -> "Store":
-        """Copy the first ``length`` positions into a tensor with capacity ``room``."""
+    def moved(self, length: int, capacity: int) -> "Store":
+        """Copy the first ``length`` positions into a tensor with capacity ``capacity``."""
         depth, two, batch, _, heads, channels = self.tensor.shape
         with torch.inference_mode(False), torch.no_grad():  # later writes may happen outside of that mode
-            tensor = self.tensor.new_empty(depth, two, batch, room, heads, channels)
+            tensor = self.tensor.new_empty(depth, two, batch, capacity, heads, channels)
             tensor[:, :, :, :length] = self.tensor[:, :, :, :length]
         return Store(tensor, length)
 

@@ -142,8 +142,8 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
             check_shared(len(shared_rows), num_states, tied, len(parents))
             self.embedding: StateEmbedding | SharedEmbedding = SharedEmbedding(shared_rows, dim)
         else:
-            room = (num_states + clusters) * tied
-            self.embedding = StateEmbedding(num_states, vocab_size, dim, pad_to, parents, room)
+            table_rows = (num_states + clusters) * tied
+            self.embedding = StateEmbedding(num_states, vocab_size, dim, pad_to, parents, table_rows)
         self.time = TimeEmbedding(cond_dim) if time_conditioned else None
         self.blocks = nn.ModuleList(Block(dim, heads, condition, dropout, self.attention) for _ in range(depth))
         self.norm, self.modulation = LayerNorm(dim), Modulation(dim, 2, condition)

@@ -111,8 +111,8 @@ class Body(nn.Module):
         check_blocks(x, self.reader.block_size, self.reader.vocab_size)
         if cache is None:
             layer = self.blocks[0].attention
-            room = self.embedding.weight.new_empty(len(self.blocks), 2, len(x), 0, layer.heads, self.reader.head_dim)
-            cache = Cache(x[:, :0], Store(room.to(layer.dtype), 0), self, self._classes(label, len(x), x.device))
+            empty = self.embedding.weight.new_empty(len(self.blocks), 2, len(x), 0, layer.heads, self.reader.head_dim)
+            cache = Cache(x[:, :0], Store(empty.to(layer.dtype), 0), self, self._classes(label, len(x), x.device))
         self._trunk(x, torch.zeros(len(x), device=x.device), positions=slice(0), cache=cache, label=label)
         return cache.grown(x)
 

@@ -177,14 +177,14 @@ def _part(changed: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
 def _fields(group: str, values: Any, run: Any) -> Any:
     """Return a frozen dataclass whose fields are the values of a part."""
     kind = values["kind"]
-    said = arguments_of(registry.find(group, kind))
+    described = arguments_of(registry.find(group, kind))
     columns: list[Any] = [("kind", Annotated[str, tyro.conf.arg(help="Another kind has other keys.")], kind)]
     for key in parts.keys(group, kind, run, values).values():
         if key.group and isinstance(values.get(key.name), dict):
             inner = _fields(key.group, values[key.name], run)
             columns.append((key.name, type(inner), inner))
         elif key.name in values:
-            about = tyro.conf.arg(help=said.get(key.name) or f"Filled in by the run: {key.filled}.")
+            about = tyro.conf.arg(help=described.get(key.name) or f"Filled in by the run: {key.filled}.")
             how = bool if key.annotation is bool else Annotated[Any, _flag(key)]
             columns.append((key.name, Annotated[how, about], values[key.name]))
     name = "".join(piece.title() for piece in kind.replace(":", ".").replace("_", ".").split("."))

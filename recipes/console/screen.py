@@ -53,8 +53,8 @@ def refused(error: TypeError) -> bool:
         place = place.tb_next
     if place is None:
         return False
-    room = (place.tb_frame.f_globals.get("__package__") or "").partition(".")[0]
-    return room in OURS and opname[place.tb_frame.f_code.co_code[place.tb_lasti]] == "RAISE_VARARGS"
+    package = (place.tb_frame.f_globals.get("__package__") or "").partition(".")[0]
+    return package in OURS and opname[place.tb_frame.f_code.co_code[place.tb_lasti]] == "RAISE_VARARGS"
 
 
 def make_console(file: TextIO | None = None) -> Console:

@@ -37,20 +37,20 @@ def pack(lengths: Int[np.ndarray, " N"], length: int, seed: int) -> Rows:
     longest_first = np.lexsort((ties, -sizes))
     counts = np.bincount(sizes, minlength=length + 1)
     row, num_rows, placed = np.empty(len(sizes), dtype=np.int64), 0, 0
-    rooms: list[Int[np.ndarray, " m"]] = [np.empty(0, dtype=np.int64) for _ in range(length + 1)]
+    with_space: list[Int[np.ndarray, " m"]] = [np.empty(0, dtype=np.int64) for _ in range(length + 1)]
     for size in range(length, 0, -1):
         group = longest_first[placed : placed + counts[size]]
         placed += len(group)
         while len(group):
-            room = next((r for r in range(size, length + 1) if len(rooms[r])), None)
-            if room is None:
-                room, new = length, -(-len(group) // (length // size))
-                rooms[room] = np.arange(num_rows, num_rows + new)
+            space = next((r for r in range(size, length + 1) if len(with_space[r])), None)
+            if space is None:
+                space, new = length, -(-len(group) // (length // size))
+                with_space[space] = np.arange(num_rows, num_rows + new)
                 num_rows += new
-            taken, rooms[room] = rooms[room][: len(group)], rooms[room][len(group) :]
+            taken, with_space[space] = with_space[space][: len(group)], with_space[space][len(group) :]
             row[group[: len(taken)]] = taken
             group = group[len(taken) :]
-            rooms[room - size] = np.concatenate([rooms[room - size], taken])
+            with_space[space - size] = np.concatenate([with_space[space - size], taken])
     row_of = row[longest_first]
     order = longest_first[np.argsort(row_of, kind="stable")]
     begins = np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=num_rows))])

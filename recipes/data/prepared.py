@@ -119,7 +119,7 @@ class Prepared:
     train: Documents
     validation: Documents
     fingerprint: str
-    """Fingerprint of the vocabulary, see ``ddlib.fingerprint``."""
+    """Fingerprint of the vocabulary, see ``ddlib.vocabulary.fingerprint``."""
     manifest: dict[str, Any]
     """Content of the folder's manifest."""
     layout: Layout | None = None

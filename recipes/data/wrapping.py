@@ -83,13 +83,13 @@ def wrapped(data: Prepared, length: int, place: str = "data") -> Prepared:
         ValueError: symbols with a shape, with labels or without an end; rows of less than three tokens; less than one
             row to train on or two for validation.
     """
-    asked = f"{place}.wrap=True: not with {data.folder}, whose sequences"
+    option = f"{place}.wrap=True: not with {data.folder}, whose sequences"
     if data.shape:
-        raise ValueError(f"{asked} have shape {' x '.join(map(str, data.shape))}, which a row must keep")
+        raise ValueError(f"{option} have shape {' x '.join(map(str, data.shape))}, which a row must keep")
     if data.classes:
-        raise ValueError(f"{asked} have labels: a row would have several")
+        raise ValueError(f"{option} have labels: a row would have several")
     if not data.ends or data.eos_id is None:
-        raise ValueError(f"{asked} have no end: prepare it again with --ends, or pass --{place}.packed")
+        raise ValueError(f"{option} have no end: prepare it again with --ends, or pass --{place}.packed")
     if length <= EDGES:
         raise ValueError(f"{place}.length={length}: must be at least {EDGES + 1} with {place}.wrap")
     begin, skip = (data.eos_id, 0) if data.bos_id is None else (data.bos_id, 1)

@@ -64,7 +64,7 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
             sampled(run, watch)
         trace = stack.enter_context(profiled(recipe, world, watch.aside))
         for batches in run.batches():
-            result = run.step(batches, signals.asked)
+            result = run.step(batches, signals.requested)
             watch.step(run.facts.step, result)
             trace()
             attend(run, watch, result.stop)

@@ -61,20 +61,20 @@ class Steps(Protocol):
 T = TypeVar("T")
 
 
-def able(model: nn.Module, ability: type[T], asked: str, needs: str) -> T:
+def able(model: nn.Module, ability: type[T], option: str, needs: str) -> T:
     """Return the network if it has the capability.
 
     Args:
         model: the network.
         ability: one of the protocols above.
-        asked: the field of the recipe that requires it, and its value.
+        option: the field of the recipe that requires it, and its value.
         needs: the names that the network must have.
 
     Raises:
         ValueError: it lacks them; the message names all three.
     """
     if not implements(model, ability):
-        raise ValueError(f"{asked}: not with {type(model).__name__}, which has no {needs}")
+        raise ValueError(f"{option}: not with {type(model).__name__}, which has no {needs}")
     return model
 
 

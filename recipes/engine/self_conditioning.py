@@ -25,17 +25,17 @@ def check_memory(share: float, pace: Pace, model: nn.Module) -> None:
         pace: the order of positions.
         model: the network.
     """
-    asked, takes, name = f"loss.memory={share}", Capabilities.of(model).takes_memory, type(model).__name__
+    option, takes, name = f"loss.memory={share}", Capabilities.of(model).takes_memory, type(model).__name__
     if share and not takes:
         raise ValueError(
-            f"{asked}: not with {name}, which does not set takes_memory = True; a DiT does with model.memory=True"
+            f"{option}: not with {name}, which does not set takes_memory = True; a DiT does with model.memory=True"
         )
     if takes and not share:
         raise ValueError(
-            f"{asked}: must be above 0 with this {name}, whose takes_memory is True and is not trained otherwise"
+            f"{option}: must be above 0 with this {name}, whose takes_memory is True and is not trained otherwise"
         )
     if share and pace.block is not None:
-        raise ValueError(f"{asked}: not with pace={pace!r}, whose finished blocks are not called again")
+        raise ValueError(f"{option}: not with pace={pace!r}, whose finished blocks are not called again")
 
 
 def recalling(noisy: Noisy, batch: Batch, seed: int, step: int, share: float) -> Noisy:

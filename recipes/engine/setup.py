@@ -174,12 +174,12 @@ def fitting_pace(recipe: Recipe) -> dd.paces.Pace:
     """
     pace = fitting(recipe.order(), recipe.data.length)
     if own_times(pace, recipe.data.length):
-        asked = f"pace={pace!r}"
+        option = f"pace={pace!r}"
         if recipe.data.packed:
-            raise ValueError(f"{asked}: not with data.packed, whose rows contain several documents")
+            raise ValueError(f"{option}: not with data.packed, whose rows contain several documents")
         if recipe.loss.levels != "independent":
             raise ValueError(
-                f"{asked}: not with loss.levels={recipe.loss.levels!r}, which draws the tokens of one time together; "
+                f"{option}: not with loss.levels={recipe.loss.levels!r}, which draws the tokens of one time together; "
                 "must be 'independent'"
             )
     return pace

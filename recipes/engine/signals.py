@@ -8,7 +8,7 @@ from typing import Self
 class Signals:
     """Context in which SIGTERM and SIGINT are recorded instead of killing; a second SIGINT kills as usual."""
 
-    asked = False
+    requested = False
     """Whether a signal arrived."""
 
     def __enter__(self) -> Self:
@@ -20,6 +20,6 @@ class Signals:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+        self.requested = True
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, self._before[signal.SIGINT])

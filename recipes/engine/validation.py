@@ -79,12 +79,12 @@ def validate(
     return over(data, length, world, sequences, batch, measured)
 
 
-def check_sequences(argument: str, asked: int | None, data: Prepared) -> int:
+def check_sequences(argument: str, value: int | None, data: Prepared) -> int:
     """Return the number of validation sequences that are measured, at least two.
 
     Args:
         argument: name of the option that limits the number, for messages.
-        asked: its value; None for all sequences.
+        value: its value; None for all sequences.
         data: the prepared text.
 
     Raises:
@@ -96,9 +96,9 @@ def check_sequences(argument: str, asked: int | None, data: Prepared) -> int:
             f"{data.folder}: holds {count} document for validation, must hold at least 2: the mean over one has no "
             "standard error. Prepare it again with more: --held-out NUMBER, or --validation FILES"
         )
-    if asked is not None and asked < 2:
-        raise ValueError(f"{argument}={asked}: must be at least 2, the mean over one sequence has no standard error")
-    return count if asked is None else min(asked, count)
+    if value is not None and value < 2:
+        raise ValueError(f"{argument}={value}: must be at least 2, the mean over one sequence has no standard error")
+    return count if value is None else min(value, count)
 
 
 def quietest(process: dd.processes.ForwardProcess, pace: dd.paces.Pace | None = None, length: int = 1) -> str:

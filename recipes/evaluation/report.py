@@ -78,7 +78,7 @@ def result_path(file: str, model: str, out: Path | None = None) -> Path:
     Args:
         file: name of the file.
         model: folder of a run or of weights, or a name on the hub.
-        out: the path that was asked for, which is returned.
+        out: the path that was given, which is returned.
     """
     if out is not None or (Path(model) / WEIGHTS).is_dir():
         return out or Path(model) / file

@@ -46,7 +46,7 @@ def draw_samples(
 
 
 def metrics_of(name: str | None, data: Prepared) -> Any | None:
-    """Return the metrics of samples that are no text; None for text, and where none are asked for or registered.
+    """Return the metrics of samples that are no text; None for text, and where none are requested or registered.
 
     Args:
         name: of ``ddlib.metrics``; None for those with the name of the data's source, "none" for none.

@@ -28,11 +28,11 @@ TIMES = tuple(tenth / 10 for tenth in range(10, -1, -1))
 
 def _first_only(method: Callable[Concatenate["Watch", P], None]) -> Callable[Concatenate["Watch", P], None]:
     @wraps(method)
-    def told(self: "Watch", *args: P.args, **kwargs: P.kwargs) -> None:
+    def logged(self: "Watch", *args: P.args, **kwargs: P.kwargs) -> None:
         if self._first:
             method(self, *args, **kwargs)
 
-    return told
+    return logged
 
 
 class Watch:

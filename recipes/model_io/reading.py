@@ -51,20 +51,20 @@ def check_exact(saved: LoadedModel, length: int | None) -> None:
         raise ValueError(f"length={length}: must be {saved.length}, the sequences of {saved.name} have shape {shape}")
 
 
-def measured_length(saved: LoadedModel, asked: int | None, block: int) -> int:
+def measured_length(saved: LoadedModel, length: int | None, block: int) -> int:
     """Return the length of evaluation sequences: as given, or that of the model's rows, or up to ``MOST``.
 
     Args:
         saved: the model.
-        asked: the length; None for the model's default.
+        length: the length; None for the model's default.
         block: rows that are as long as their texts consist of whole blocks of this size.
 
     Raises:
         ValueError: longer than the model supports.
     """
-    check_exact(saved, asked)
-    if asked is not None and asked > saved.length:
-        raise ValueError(f"length={asked}: must be at most {saved.length}, the maximum of {saved.name}")
-    if asked is not None or saved.rows != "free":
-        return asked or saved.length
+    check_exact(saved, length)
+    if length is not None and length > saved.length:
+        raise ValueError(f"length={length}: must be at most {saved.length}, the maximum of {saved.name}")
+    if length is not None or saved.rows != "free":
+        return length or saved.length
     return min(saved.length, MOST) // block * block

@@ -70,15 +70,15 @@ def write_page(
 
 def page(title: str, about: Mapping[str, Any], film: Mapping[str, Any]) -> str:
     """Return the page with its style, its script, and the data of ``pack``."""
-    room = files("recipes.visualization")
+    folder = files("recipes.visualization")
     rows = [[name, "none" if value is None else str(value)] for name, value in about.items()]
     parts = {
         "title": html.escape(title),
-        "style": (room / "page.css").read_text(encoding="utf-8"),
-        "script": (room / "page.js").read_text(encoding="utf-8"),
+        "style": (folder / "page.css").read_text(encoding="utf-8"),
+        "script": (folder / "page.js").read_text(encoding="utf-8"),
         "film": in_script({"about": rows, **film}),
     }
-    whole = (room / "page.html").read_text(encoding="utf-8")
+    whole = (folder / "page.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda slot: parts[slot[1]], whole)
 
 

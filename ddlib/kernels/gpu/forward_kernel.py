@@ -109,7 +109,7 @@ def divergences(
     hidden: Float[Tensor, "N D"],
     weight: Float[Tensor, "V D"],
     bias: Float[Tensor, "V"] | None,
-    words: Int64[Tensor, "n"],
+    tokens: Int64[Tensor, "n"],
     spans: Spans,
     index: Int64[Tensor, "N"],
     tiles: Tiles | None = None,
@@ -117,13 +117,13 @@ def divergences(
     """Compute LSE over the outer span minus LSE over the inner span of every row; 0 where the outer span is empty.
 
     It allocates 16 bytes per row and split beside the result. The weight stays in the tokenizer's order: its rows are
-    read through ``words``, at 8 bytes of index per row of 2 D bytes.
+    read through ``tokens``, at 8 bytes of index per row of 2 D bytes.
 
     Args:
         hidden: (N, D) float16, bfloat16 or float32; products are accumulated in float32.
         weight: (V, D) matrix of the output layer, of the same dtype.
         bias: bias of the output layer.
-        words: the token at each place of ``Order``.
+        tokens: the token at each place of ``Order``.
         spans: spans of each row, in places.
         index: permutation of the rows in the order of processing; neighbours should need the same columns.
         tiles: tile sizes.
@@ -137,7 +137,7 @@ def divergences(
             hidden,
             weight,
             weight if bias is None else bias,
-            words,
+            tokens,
             index,
             *(bound[index].to(torch.int32) for bound in spans),
             sums,
