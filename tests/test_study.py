@@ -79,7 +79,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("smoke")
 
 
-NIGHTLY = [name for name in NAMES if name not in ("structure", "blocks")]  # one with pictures and one with text
+NIGHTLY = [name for name in NAMES if name != "structure"]  # on four data sets
 
 
 @pytest.mark.parametrize("name", slow_but(NAMES, nightly=NIGHTLY))

@@ -227,8 +227,7 @@ def test_one_position_a_step_is_the_network_renormalised(sampler, process, argum
     assert float(forced.log_prob.exp().sum()) == pytest.approx(1, abs=1e-10)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", SCORES)
+@pytest.mark.parametrize("rule", slow_but(SCORES, nightly=[*SCORES][1:]))
 def test_an_order_by_constrained_scores_draws_likelier_sequences(rule):
     """Mean log-probabilities given the constraint, with the exact network of random distributions of sequences."""
     x, gains = everything(4), []

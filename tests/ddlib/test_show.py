@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from cases import slow_but
 from example_processes import PROCESSES, TREE
 
 import ddlib as dd
@@ -93,8 +94,7 @@ def seconds(*arguments: str) -> float:
     return after.children_user + after.children_system - before.children_user - before.children_system
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("arguments", [[], ["show", "hdlm:12x4"]], ids=["table", "show"])
+@pytest.mark.parametrize("arguments", slow_but([[], ["show", "hdlm:12x4"]], nightly=[[]]), ids=["table", "show"])
 def test_the_command_takes_at_most_three_seconds(arguments):
     """Or, where torch alone takes more than half of that, twice as long as torch just then; the best of up to three."""
     assert any(seconds("-m", "ddlib", *arguments) <= max(3.0, 2 * seconds("-c", "import torch")) for _ in range(3))

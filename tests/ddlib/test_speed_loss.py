@@ -79,10 +79,11 @@ def test_the_exact_bound_is_differentiable(name):
         assert ((ends[0] - ends[1]) / (2 * step)).item() == pytest.approx(float(slope[entry]), rel=1e-5, abs=1e-8)
 
 
+CASES = list(product(PROCESSES, ["cavity", "posterior"]))
+
+
 @pytest.mark.statistical
-@pytest.mark.parametrize(
-    ("name", "kind"), slow_but(product(PROCESSES, ["cavity", "posterior"]), ("powers", "posterior"))
-)
+@pytest.mark.parametrize(("name", "kind"), slow_but(CASES, ("powers", "posterior"), nightly=CASES[::2]))
 def test_the_estimate_and_its_gradient_are_unbiased(name, kind):
     """Within 4.5 standard errors of 30 calls; the bound that it is compared with is exact."""
     process = PROCESSES[name]()
@@ -96,8 +97,7 @@ def test_the_estimate_and_its_gradient_are_unbiased(name, kind):
 
 
 @pytest.mark.statistical
-@pytest.mark.slow
-@pytest.mark.parametrize("draws", [2, 5])
+@pytest.mark.parametrize("draws", slow_but([2, 5], nightly=[5]))
 def test_ends_of_a_schedule_that_is_not_exact(draws):
     process = tree([[0, 0, 1, 1]], xi=0.7, speed=[1.0, 2.0], schedule=Geometric(0.3, 3.0))
     network, words, ends = opinionated(process), torch.cartesian_prod(*[torch.arange(4)] * 2), torch.tensor([0.0, 1.0])
@@ -139,8 +139,10 @@ def test_an_estimate_of_the_loss_reduces_the_variance(monkeypatch):
     assert whole < 0.8 * deviation()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("speed", "xi"), list(product([(1.0, 1.0), (5.0, 1.0), (1.0, 6.0)], [1.0, 0.7])))
+SPEEDS = list(product([(1.0, 1.0), (5.0, 1.0), (1.0, 6.0)], [1.0, 0.7]))
+
+
+@pytest.mark.parametrize(("speed", "xi"), slow_but(SPEEDS, nightly=SPEEDS[::2]))
 def test_with_the_best_network_no_speed_is_better(speed, xi):
     """The bound is the entropy then, whatever the speeds: its slope is nothing."""
     process = tree([[0, 0, 1, 1]], xi=xi, speed=speed)

@@ -93,8 +93,9 @@ LARGE = [
 
 
 @pytest.mark.usefixtures("checked_in_full")
-@pytest.mark.slow
-@pytest.mark.parametrize(("process", "clusters"), LARGE, ids=["mdlm", "hdlm", "gidd", "uniform"])
+@pytest.mark.parametrize(
+    ("process", "clusters"), slow_but(LARGE, nightly=LARGE[::2]), ids=["mdlm", "hdlm", "gidd", "uniform"]
+)
 def test_a_large_vocabulary_is_verified_on_a_small_copy_that_the_report_names(process, clusters):
     report = dd.verify(process)
     assert report.ok, report

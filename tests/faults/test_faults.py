@@ -19,8 +19,8 @@ STALE = ("TypeError", "AttributeError", "NameError", "unexpected field names")
 
 
 def how_often(i):
-    """Mark of a fault: every run tests one in 128, each commit one in sixteen, each night all."""
-    return () if i % 128 == 52 else pytest.mark.slow if i % 16 == 0 else pytest.mark.nightly
+    """Mark of a fault: every run tests one in 128, each commit one in 32, each night all."""
+    return () if i % 128 == 52 else pytest.mark.slow if i % 32 == 0 else pytest.mark.nightly
 
 
 EVERY = [

@@ -240,7 +240,7 @@ metric_list:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_lm_eval_finds_the_model_and_runs_a_local_task(run, model, tmp_path):
     questions = [("The state of our", ["union", "people"], 0), ("Tonight we", ["celebrate", "roads"], 1)]
     file = tmp_path / "questions.jsonl"

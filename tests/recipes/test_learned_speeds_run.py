@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import slow_but
 from training_runs import losses, recipe, text, trained
 
 import ddlib as dd
@@ -70,8 +71,7 @@ def test_nothing_is_written_where_nothing_is_learned(tmp_path):
     assert not list(open_saved(run.output.folder).process.parameters())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NOISE)
+@pytest.mark.parametrize("name", slow_but(NOISE, nightly=[*NOISE][1:]))
 @pytest.mark.usefixtures("prepared")
 def test_resumed_it_learns_the_same(name, tmp_path):
     run = given(tmp_path, name)

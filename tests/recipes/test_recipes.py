@@ -39,8 +39,9 @@ def here(tmp_path_factory):
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        *(("owt", name) for name in (*NAMES, "mdlm-paper")),
+        *(("owt", name) for name in ("mdlm", "gidd", "hdlm-levels", "mdlm-paper")),
         ("lm1b", "mdlm"),
+        *(pytest.param("owt", name, marks=pytest.mark.nightly) for name in ("hdlm", "noisy", "bd3lm-16")),
         *(pytest.param("lm1b", name, marks=pytest.mark.nightly) for name in NAMES[1:]),
     ],
 )
