@@ -77,10 +77,10 @@ def _hierarchical(process: Hierarchical, rows: Rows, options: LossOptions, dtype
         weight = torch.where(level == 1, weight * shares(rows)[:, 0], weight)
     for i in range(served + 1, hierarchy.depth + 1):
         index = (level == i).nonzero()[:, 0]
-        if i <= plain and (shares is None or i == 1):
+        if i <= plain:
             # cavity and posterior are proportional among the tokens under z
-            blocks += subset_logsumexp.blocks(hierarchy, i, rows, index, hard, within)
-        elif i <= plain or (not within and not (hard and i > 1)):
+            blocks += subset_logsumexp.blocks(hierarchy, i, rows, index, hard, within, shares)
+        elif not within and not (hard and i > 1):
             blocks.append(Block(index, None, Statistics(hierarchy, shares)))
         else:
             weight[index] = 1.0

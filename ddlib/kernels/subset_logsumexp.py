@@ -6,18 +6,22 @@ the mass of the tokens under the child of z that contains x:
     divergence = LSE(tokens under z) - LSE(tokens under the child of z that x is in)
 
 So a position in a cluster needs the columns of the cluster's tokens, and one in level 0 none (theory section 2 with K
-without spread).
+without spread). A loss on all edges below z is a weighted sum of such differences, one for each edge.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
 from ddlib.kernels.tile import Block, Divergence, Reader, Rows
 from ddlib.parameterization.tree_softmax import Grouping
+
+Shares = Callable[[Rows], Float64[Tensor, "n edges"]]
+"""Function that returns the weight of each edge below the state of each row."""
 
 
 class Range(Divergence):
@@ -49,6 +53,40 @@ class Range(Divergence):
         return (outer - below).clamp_min(0)  # rounding
 
 
+class Nested(Divergence):
+    """Weighted sum of the differences of consecutive LSEs, over nested sets of columns from x alone to all columns.
+
+    Args:
+        sets: for each level between those of x and of the state, the tokens by their ancestor in it.
+        position: position of each token among the columns.
+        shares: weights of the edges.
+    """
+
+    def __init__(self, sets: Sequence[Grouping], position: Int64[Tensor, "V"], shares: Shares) -> None:
+        self.sets, self.position, self.shares = sets, position, shares
+
+    def __call__(
+        self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
+    ) -> Float[Tensor, "n"]:
+        shares, target = self.shares(rows).to(logits.dtype), self.position[rows.x][:, None]
+        sums, parts = [logits.gather(1, target).squeeze(1)], []
+        for tokens in self.sets:
+            members, absent = tokens.padded(tokens.parents[rows.x])
+            columns = self.position[members].masked_fill_(absent, 0)
+            part = logits.gather(1, columns).masked_fill_(absent, -torch.inf)
+            sums.append(part.logsumexp(1))
+            if derive:
+                parts.append((columns, part.softmax(1)))
+        sums.append(to_softmax(logits, read) if derive or read else logits.logsumexp(1))
+        edges = [(upper - lower).clamp_min(0) for lower, upper in pairwise(sums)]  # rounding
+        if derive:
+            logits.mul_(shares[:, len(parts), None])
+            for level, (columns, part) in enumerate(parts):
+                logits.scatter_add_(1, columns, part.mul_((shares[:, level] - shares[:, level + 1])[:, None]))
+            logits.scatter_add_(1, target, -shares[:, :1])
+        return (torch.stack(edges, 1) * shares[:, : len(edges)]).sum(1)
+
+
 class TokenIn(Divergence):
     """LSE over all given columns minus the logit of x.
 
@@ -76,11 +114,13 @@ def tokens_under(hierarchy: Hierarchy, level: int) -> Grouping:
     return Grouping(tokens if level == 0 else hierarchy.between(0, level).parents, hierarchy.levels[level])
 
 
-def blocks(hierarchy: Hierarchy, level: int, rows: Rows, index: Tensor, hard: bool, within: bool) -> list[Block]:
+def blocks(
+    hierarchy: Hierarchy, level: int, rows: Rows, index: Tensor, hard: bool, within: bool, shares: Shares | None = None
+) -> list[Block]:
     """Return blocks for the rows ``index``, all in one ``level`` above plain maps.
 
     In hard mode, levels above the first predict the token: among all tokens, or, if ``within``, among those under the
-    state.
+    state. With ``shares`` all edges below the state count, as in ``Nested``.
     """
     if hard and level > 1 and not within:
         return [Block(index, None, TokenIn(torch.arange(hierarchy.vocab_size, device=index.device)))]
@@ -89,19 +129,20 @@ def blocks(hierarchy: Hierarchy, level: int, rows: Rows, index: Tensor, hard: bo
     order = (state * hierarchy.vocab_size + below.parents[rows.x[index]]).argsort(stable=True)
     index, state = index[order], state[order]
     top = level == hierarchy.depth
+    position = torch.arange(len(members.rank), device=index.device) if top else members.rank
+    divergence: Divergence
+    if hard or level == 1:
+        divergence = TokenIn(position)
+    elif shares is not None:
+        divergence = Nested([*(tokens_under(hierarchy, j) for j in range(1, level - 1)), below], position, shares)
+    else:
+        divergence = Range(lambda rows: below.parents[rows.x], lambda child: position[below.members(child)])
     found, first = [], 0
     for member, count in zip(*(v.tolist() for v in state.unique_consecutive(return_counts=True)), strict=True):
         columns = None if top else members.members(member)
-        found.append(Block(index[first : first + count], columns, _inner(1 if hard else level, top, members, below)))
+        found.append(Block(index[first : first + count], columns, divergence))
         first += count
     return found
-
-
-def _inner(level: int, top: bool, here: Grouping, below: Grouping) -> Divergence:
-    position = torch.arange(len(here.rank), device=here.rank.device) if top else here.rank
-    if level == 1:
-        return TokenIn(position)
-    return Range(lambda rows: below.parents[rows.x], lambda child: position[below.members(child)])
 
 
 def to_softmax(logits: Float[Tensor, "n K"], read: Reader | None = None) -> Float[Tensor, "n"]:

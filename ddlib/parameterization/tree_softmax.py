@@ -13,7 +13,7 @@ from typing import NamedTuple, Self, TypeGuard
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from ddlib.hierarchies import Flat, Hierarchy, Map, Tree
@@ -96,6 +96,13 @@ class Grouping:
     def members(self, parent: int) -> Int64[Tensor, "n"]:
         """Return the children of a parent."""
         return self.order[self.bounds[parent] : self.bounds[parent + 1]]
+
+    def padded(self, parents: Int64[Tensor, "n"]) -> tuple[Int64[Tensor, "n widest"], Bool[Tensor, "n widest"]]:
+        """Return the children of several parents, padded to the largest number, and where they are padding."""
+        sizes = self.sizes[parents][:, None]
+        place = torch.arange(int(sizes.max()), device=parents.device)
+        first = (self.sizes.cumsum(0) - self.sizes)[parents][:, None]
+        return self.order[(first + place).clamp_max(len(self.order) - 1)], place >= sizes
 
 
 class Families(Grouping):
