@@ -229,6 +229,17 @@ def test_every_option_of_the_training_loss(noise, meaning):
             agree(process, layer, noisy, **options, reduction=reduction, chunk=19)
 
 
+@pytest.mark.parametrize("meaning", ["cavity", "posterior"])
+def test_clusters_of_very_different_sizes(meaning):
+    """One cluster has half of the tokens, another has one, at three levels of clusters."""
+    first = torch.cat([torch.zeros(300), torch.arange(1, 61).repeat_interleave(5)]).long()[:599]
+    process = dd.presets.hdlm_levels([first, torch.arange(61) % 7, torch.arange(7) % 2], speed=[1.0, 2.0, 0.5, 1.0])
+    layer, noisy = batch(process, rows=9, length=31)
+    for weights, chunk in ((None, None), ([1.0, 0.5, 0.0, 2.0], 997)):
+        given = dict(mode="edges", edge_weights=weights, parameterization=meaning)
+        agree(process, layer, noisy, **given, chunk=chunk)
+
+
 @pytest.mark.slow
 def test_gradients_are_those_of_finite_differences():
     for process in TREES.values():
