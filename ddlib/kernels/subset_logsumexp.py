@@ -24,67 +24,44 @@ Shares = Callable[[Rows], Float64[Tensor, "n edges"]]
 """Function that returns the weight of each edge below the state of each row."""
 
 
-class Range(Divergence):
-    """LSE over all given columns minus LSE over an inner set of columns.
-
-    Args:
-        group: returns the number of the inner set of each row; rows of one set are consecutive.
-        inner: returns the positions, among the columns, of the tokens of an inner set.
-    """
-
-    def __init__(self, group: Callable[[Rows], Tensor], inner: Callable[[int], Tensor]) -> None:
-        self.group, self.inner = group, inner
-
-    def __call__(
-        self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
-    ) -> Float[Tensor, "n"]:
-        below, shares, first = logits.new_empty(len(logits)), [], 0
-        groups, counts = self.group(rows).unique_consecutive(return_counts=True)
-        for number, count in zip(groups.tolist(), counts.tolist(), strict=True):
-            columns = self.inner(number)
-            part = logits[first : first + count, columns]
-            below[first : first + count] = part.logsumexp(1)
-            if derive:
-                shares.append((slice(first, first + count), columns, part.softmax(1)))
-            first += count
-        outer = to_softmax(logits, read) if derive or read else logits.logsumexp(1)
-        for group_rows, columns, share in shares:
-            logits[group_rows].index_add_(1, columns, share, alpha=-1)
-        return (outer - below).clamp_min(0)  # rounding
-
-
 class Nested(Divergence):
-    """Weighted sum of the differences of consecutive LSEs, over nested sets of columns from x alone to all columns.
+    """Weighted sum of the differences of consecutive LSEs over nested sets of columns, the last of which has all.
 
     Args:
-        sets: for each level between those of x and of the state, the tokens by their ancestor in it.
-        position: position of each token among the columns.
-        shares: weights of the edges.
+        sets: for each level, the tokens by their ancestor in it; the set of a row contains its x.
+        position: position of each token among the columns; None if these are all tokens in order.
+        shares: weight of the difference above each set; by default 1.
     """
 
-    def __init__(self, sets: Sequence[Grouping], position: Int64[Tensor, "V"], shares: Shares) -> None:
+    def __init__(
+        self, sets: Sequence[Grouping], position: Int64[Tensor, "V"] | None, shares: Shares | None = None
+    ) -> None:
         self.sets, self.position, self.shares = sets, position, shares
 
     def __call__(
         self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
     ) -> Float[Tensor, "n"]:
-        shares, target = self.shares(rows).to(logits.dtype), self.position[rows.x][:, None]
-        sums, parts = [logits.gather(1, target).squeeze(1)], []
+        sums, parts = [], []
         for tokens in self.sets:
             members, absent = tokens.padded(tokens.parents[rows.x])
-            columns = self.position[members].masked_fill_(absent, 0)
+            columns = (members if self.position is None else self.position[members]).masked_fill_(absent, 0)
             part = logits.gather(1, columns).masked_fill_(absent, -torch.inf)
             sums.append(part.logsumexp(1))
             if derive:
                 parts.append((columns, part.softmax(1)))
         sums.append(to_softmax(logits, read) if derive or read else logits.logsumexp(1))
-        edges = [(upper - lower).clamp_min(0) for lower, upper in pairwise(sums)]  # rounding
-        if derive:
-            logits.mul_(shares[:, len(parts), None])
-            for level, (columns, part) in enumerate(parts):
-                logits.scatter_add_(1, columns, part.mul_((shares[:, level] - shares[:, level + 1])[:, None]))
-            logits.scatter_add_(1, target, -shares[:, :1])
-        return (torch.stack(edges, 1) * shares[:, : len(edges)]).sum(1)
+        differences = [(upper - lower).clamp_min(0) for lower, upper in pairwise(sums)]  # rounding
+        if self.shares is None:
+            weights = [torch.ones_like(one) for one in differences]
+        else:
+            weights = list(self.shares(rows).to(logits.dtype).unbind(1))[: len(differences)]
+            if derive:
+                logits.mul_(weights[-1][:, None])
+        above = torch.zeros_like(weights[0])
+        for (columns, part), weight in zip(parts, weights, strict=False):
+            logits.scatter_add_(1, columns, part.mul_((above - weight)[:, None]))
+            above = weight
+        return sum((weight * one for weight, one in zip(weights, differences, strict=True)), torch.zeros_like(above))
 
 
 class TokenIn(Divergence):
@@ -124,19 +101,18 @@ def blocks(
     """
     if hard and level > 1 and not within:
         return [Block(index, None, TokenIn(torch.arange(hierarchy.vocab_size, device=index.device)))]
-    members, below = tokens_under(hierarchy, level), tokens_under(hierarchy, level - 1)
+    members = tokens_under(hierarchy, level)
     state = hierarchy.local(rows.z[index], level)
-    order = (state * hierarchy.vocab_size + below.parents[rows.x[index]]).argsort(stable=True)
+    order = state.argsort(stable=True)
     index, state = index[order], state[order]
     top = level == hierarchy.depth
-    position = torch.arange(len(members.rank), device=index.device) if top else members.rank
     divergence: Divergence
-    if hard or level == 1:
-        divergence = TokenIn(position)
-    elif shares is not None:
-        divergence = Nested([*(tokens_under(hierarchy, j) for j in range(1, level - 1)), below], position, shares)
+    if level > 1 and not hard:
+        lowest = level - 1 if shares is None else 0
+        sets = [tokens_under(hierarchy, j) for j in range(lowest, level)]
+        divergence = Nested(sets, None if top else members.rank, shares)
     else:
-        divergence = Range(lambda rows: below.parents[rows.x], lambda child: position[below.members(child)])
+        divergence = TokenIn(torch.arange(len(members.rank), device=index.device) if top else members.rank)
     found, first = [], 0
     for member, count in zip(*(v.tolist() for v in state.unique_consecutive(return_counts=True)), strict=True):
         columns = None if top else members.members(member)

@@ -87,11 +87,12 @@ class Grouping:
         self.sizes = torch.bincount(parents, minlength=count)
         """Number of children of each parent."""
         ends = self.sizes.cumsum(0)
+        self.starts = ends - self.sizes
         self.bounds = [0, *ends.tolist()]
         """Start of each group in ``order``, and the end of the last."""
         self.rank = torch.empty_like(parents)
         """Index of each child among its siblings."""
-        self.rank[order] = torch.arange(len(parents), device=parents.device) - (ends - self.sizes)[parents[order]]
+        self.rank[order] = torch.arange(len(parents), device=parents.device) - self.starts[parents[order]]
 
     def members(self, parent: int) -> Int64[Tensor, "n"]:
         """Return the children of a parent."""
@@ -101,8 +102,8 @@ class Grouping:
         """Return the children of several parents, padded to the largest number, and where they are padding."""
         sizes = self.sizes[parents][:, None]
         place = torch.arange(int(sizes.max()), device=parents.device)
-        first = (self.sizes.cumsum(0) - self.sizes)[parents][:, None]
-        return self.order[(first + place).clamp_max(len(self.order) - 1)], place >= sizes
+        index = (self.starts[parents][:, None] + place).clamp_max(len(self.order) - 1)
+        return self.order[index], place >= sizes
 
 
 class Families(Grouping):

@@ -94,11 +94,11 @@ GROUPING = {
     "ddlib/kernels/dispatch.py: _hierarchical",
     "ddlib/kernels/subset_logsumexp.py: blocks",
     "ddlib/kernels/subset_logsumexp.py: blocks.<locals>.<genexpr>",
-    "ddlib/kernels/subset_logsumexp.py: Range.__call__",
+    "ddlib/parameterization/tree_softmax.py: Grouping.padded",
 }
 """Rows that need the same columns share products, whose sizes the host needs. This is the way without Triton; with
 it the host waits once a step (``ddlib.kernels.gpu.vocab_order``)."""
-MASKS = GROUPING - {"ddlib/kernels/subset_logsumexp.py: Range.__call__"}  # one level: words, no clusters
+MASKS = GROUPING - {"ddlib/parameterization/tree_softmax.py: Grouping.padded"}  # one level: words, no clusters
 SELECTING = {"ddlib/kernels/dispatch.py: _hierarchical"}  # all rows of a level need all columns
 EXPECTED = {"hdlm": GROUPING, "hdlm_xi": SELECTING, "gidd": set(), "mdlm": MASKS}
 
