@@ -98,7 +98,7 @@ class Grouping:
         """Return the children of a parent."""
         return self.order[self.bounds[parent] : self.bounds[parent + 1]]
 
-    def padded(self, parents: Int64[Tensor, "n"]) -> tuple[Int64[Tensor, "n widest"], Bool[Tensor, "n widest"]]:
+    def padded(self, parents: Int64[Tensor, "n"]) -> tuple[Int64[Tensor, "n K"], Bool[Tensor, "n K"]]:
         """Return the children of several parents, padded to the largest number, and where they are padding."""
         sizes = self.sizes[parents][:, None]
         place = torch.arange(int(sizes.max()), device=parents.device)
