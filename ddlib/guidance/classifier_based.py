@@ -55,7 +55,7 @@ class ClassifierBased(Guidance):
         strength: 1 is Bayes's rule, larger values strengthen the condition, negative values steer away from it; or a
             function of the time.
         how: "exact" or "first order".
-        on: "tokens" or "states"; by default "states" in a plain hierarchy, else "tokens". So every sampler can use it.
+        on: "tokens" or "states"; by default "states" in a plain hierarchy, else "tokens", which all samplers support.
         interval: two times; outside this interval only the denoiser is used.
         parameterization: meaning of the logits of the denoiser, as in ``nelbo``.
 

@@ -68,16 +68,16 @@ class TokenIn(Divergence):
     """LSE over all given columns minus the logit of x.
 
     Args:
-        position: position of each token among the columns.
+        position: position of each token among the columns; None if these are all tokens in order.
     """
 
-    def __init__(self, position: Int64[Tensor, "V"]) -> None:
+    def __init__(self, position: Int64[Tensor, "V"] | None) -> None:
         self.position = position
 
     def __call__(
         self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
     ) -> Float[Tensor, "n"]:
-        column = self.position[rows.x][:, None]
+        column = (rows.x if self.position is None else self.position[rows.x])[:, None]
         target = logits.gather(1, column).squeeze(1)
         outer = to_softmax(logits, read) if derive or read else logits.logsumexp(1)
         if derive:
@@ -100,22 +100,21 @@ def blocks(
     state. With ``shares`` all edges below the state count, as in ``Nested``.
     """
     if hard and level > 1 and not within:
-        return [Block(index, None, TokenIn(torch.arange(hierarchy.vocab_size, device=index.device)))]
-    members = tokens_under(hierarchy, level)
+        return [Block(index, None, TokenIn(None))]
+    members = None if level == hierarchy.depth else tokens_under(hierarchy, level)  # a mask has all tokens under it
+    position = None if members is None else members.rank
     state = hierarchy.local(rows.z[index], level)
     order = state.argsort(stable=True)
     index, state = index[order], state[order]
-    top = level == hierarchy.depth
     divergence: Divergence
     if level > 1 and not hard:
         lowest = level - 1 if shares is None else 0
-        sets = [tokens_under(hierarchy, j) for j in range(lowest, level)]
-        divergence = Nested(sets, None if top else members.rank, shares)
+        divergence = Nested([tokens_under(hierarchy, j) for j in range(lowest, level)], position, shares)
     else:
-        divergence = TokenIn(torch.arange(len(members.rank), device=index.device) if top else members.rank)
+        divergence = TokenIn(position)
     found, first = [], 0
     for member, count in zip(*(v.tolist() for v in state.unique_consecutive(return_counts=True)), strict=True):
-        columns = None if top else members.members(member)
+        columns = None if members is None else members.members(member)
         found.append(Block(index[first : first + count], columns, divergence))
         first += count
     return found

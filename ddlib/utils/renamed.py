@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["Renamed", "module_getattr", "provide_renamed", "renamed_keyword", "renamed_value"]
+__all__ = ["Renamed", "module_getattr", "provide_renamed", "renamed_attribute", "renamed_keyword", "renamed_value"]
 
 
 P = ParamSpec("P")
@@ -44,12 +44,19 @@ class Renamed:
         return getattr(owner if instance is None else instance, self.present)
 
 
+def renamed_attribute(subject: Any, former: str, present: str) -> Any:
+    """Return an attribute of an object of a user's class, which may have it under its former name, with a warning."""
+    if hasattr(subject, present) or not hasattr(subject, former):
+        return getattr(subject, present)
+    owner = type(subject).__name__
+    _warn(f"{owner}.{former}", f"{owner}.{present}")
+    return getattr(subject, former)
+
+
 def provide_renamed(subject: Any, former: str, present: str) -> None:
     """Set an attribute of an object of a user's class that has it under its former name only, with a warning."""
     if hasattr(subject, former):
-        owner = type(subject).__name__
-        _warn(f"{owner}.{former}", f"{owner}.{present}")
-        setattr(subject, present, getattr(subject, former))
+        setattr(subject, present, renamed_attribute(subject, former, present))
 
 
 def renamed_value(argument: str, value: Any, former: str, present: str) -> Any:

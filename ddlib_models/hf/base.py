@@ -53,10 +53,8 @@ class HFBackbone(Pretrained, nn.Module, ABC):
             raise ValueError(f"vocab_size={vocab_size}: tokens are states, so it must be <= num_states={num_states}")
         self.num_states, self.vocab_size, self.mask_id = num_states, vocab_size, mask_id
         config = self.configuration(architecture)
-        made = getattr(transformers_of(self), self.auto).from_config(
-            config, dtype=torch.float32, trust_remote_code=False
-        )
-        self._adopt(made)
+        auto = getattr(transformers_of(self), self.auto)
+        self._adopt(auto.from_config(config, dtype=torch.float32, trust_remote_code=False))
 
     @classmethod
     @abstractmethod
@@ -149,7 +147,9 @@ class HFBackbone(Pretrained, nn.Module, ABC):
         except (TypeError, AttributeError, RuntimeError) as error:
             raise ValueError(f"architecture: {self._name} cannot be split: {error}") from error
         if not torch.allclose(halves, whole, rtol=1e-3, atol=1e-3 * float(whole.abs().max())):
-            raise ValueError(f"architecture: {self._name} returns other logits with a separate output layer")
+            raise ValueError(
+                f"architecture: {self._name} returns other logits with inputs_embeds and a separate output layer"
+            )
 
     @property
     def _name(self) -> str:

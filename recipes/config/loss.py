@@ -138,9 +138,7 @@ class Loss:
         """
         padding = [f"padding {'counted' if self.count_padding else 'left out'}"] if padded else []
         weights = "" if self.edge_weights is None else f" times {', '.join(f'{w:g}' for w in self.edge_weights)}"
-        predicted = {"hard": ["masks predict tokens"], "edges": [f"all edges below a token{weights}"]}.get(
-            self.mode, []
-        )
+        terms = {"hard": ["masks predict tokens"], "edges": [f"all edges below a token{weights}"]}.get(self.mode, [])
         second = [f"{self.auxiliary:g} x that of clusters added"] if self.auxiliary else []
         if self.consistency:
             second.append(f"{self.consistency:g} x the consistency loss ({self.consistency_divergence}) added")
@@ -154,4 +152,4 @@ class Loss:
             rule = "scaled to all edges of a sequence"
             share = "" if self.order_share == 1 else f" for {self.order_share:g} of the rows"
             along = [f"along the order {self.order}{share}"]
-        return ", ".join([rule, *padding, *predicted, *second, *drawn, *between, *along])
+        return ", ".join([rule, *padding, *terms, *second, *drawn, *between, *along])

@@ -5,13 +5,14 @@ import sys
 import warnings
 from functools import partial
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import ddlib as dd
 from ddlib.utils import moved
-from ddlib.utils.renamed import Renamed
+from ddlib.utils.renamed import Renamed, renamed_attribute
 from ddlib_models import DiT
 from ddlib_models.io import moved as moved_models
 
@@ -119,6 +120,8 @@ def test_former_methods_and_values_of_networks_clusters_and_guidance_warn():
     cache = network.eval().prefill(torch.zeros(1, 2, dtype=torch.int64))
     with pytest.warns(DeprecationWarning, match=r"\.words is KVCacheBase\.tokens now"):
         assert cache.words is cache.tokens
+    with pytest.warns(DeprecationWarning, match=r"SimpleNamespace\.words is SimpleNamespace\.tokens now"):
+        assert renamed_attribute(SimpleNamespace(words=cache.tokens), "words", "tokens") is cache.tokens
     with pytest.warns(DeprecationWarning, match="on='words' is on='tokens' now"):
         assert dd.guidance.ClassifierFree(process, network, network, 2.0, on="words").on == "tokens"
     clusters = dd.hierarchies.semantic_clusters(torch.randn(6, 2), 2)

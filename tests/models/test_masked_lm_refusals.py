@@ -127,7 +127,7 @@ def test_a_network_that_scales_its_input_is_refused_by_name(monkeypatch):
         return given(self, inputs_embeds=embedded, **kwargs)
 
     monkeypatch.setattr(BertModel, "forward", scaled)
-    with pytest.raises(ValueError, match="BertForMaskedLM returns other logits with a separate output layer"):
+    with pytest.raises(ValueError, match="BertForMaskedLM returns other logits with inputs_embeds"):
         MaskedLM(WORDS + 1, WORDS, plain(CONFIGS["bert"]()), 4)
 
 

@@ -98,7 +98,7 @@ GROUPING = {
 }
 """Rows that need the same columns share products, whose sizes the host needs. This is the way without Triton; with
 it the host waits once a step (``ddlib.kernels.gpu.vocab_order``)."""
-MASKS = GROUPING - {"ddlib/parameterization/tree_softmax.py: Grouping.padded"}  # one level: words, no clusters
+MASKS = {place for place in GROUPING if "Grouping" not in place}  # one level: tokens, no clusters
 SELECTING = {"ddlib/kernels/dispatch.py: _hierarchical"}  # all rows of a level need all columns
 EXPECTED = {"hdlm": GROUPING, "hdlm_xi": SELECTING, "gidd": set(), "mdlm": MASKS}
 
