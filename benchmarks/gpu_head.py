@@ -1,6 +1,7 @@
 """Output layer and loss on a GPU: the Triton kernels against torch, torch.compile and Liger.
 
     python -m benchmarks.gpu_head                   # writes results/gpu_head.json
+    python -m benchmarks.gpu_head --modes training  # the rows of the table, in half the time
     python -m benchmarks.gpu_head --sweep           # times of other tiles too
 
 D = 768, 50,257 tokens, bfloat16 products of float32 parameters, whose cast is included in every method. Batches are of
@@ -137,13 +138,14 @@ def sweep(batch: Batch, expected: float, device: str, repeats: int) -> dict[str,
 def cases(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield every batch in every mode."""
     sizes = TINY if options.tiny else Sizes()._replace(sequences=options.sequences)
-    for kind in PROCESSES:
+    for kind in options.processes:
         for masks in (False, True):
             torch.compiler.reset()
             batch = Batch(kind, masks, sizes, options.device)
             expected, found = batch.reference(), methods(options.tiny)
             name = f"{kind}, {'masks' if masks else 'all levels'}"
-            for mode, step in MODES.items():
+            for mode in options.modes:
+                step = MODES[mode]
                 work = {key: partial(step, batch, loss) for key, loss in found.items()}
                 yield f"{name}, {mode}", measure(work, expected, options.device, options.repeats)
             if options.sweep:
@@ -155,6 +157,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sequences", type=int, default=64, help="sequences of 512 tokens")
     parser.add_argument("--repeats", type=int, default=20, help="at least 5")
+    parser.add_argument("--processes", nargs="+", choices=PROCESSES, default=list(PROCESSES))
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help=argparse.SUPPRESS)
     parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)

@@ -16,7 +16,7 @@ from ddlib.objective.training import LossOptions, unpacked, weights_of
 from ddlib.paces import Draw
 from ddlib.parameterization.logits import Parameterization, TokenLogits, layout_of
 from ddlib.parameterization.tree_softmax import Children
-from ddlib.processes import ForwardProcess, unsqueeze_times
+from ddlib.processes import ForwardProcess
 from ddlib.times import TimeDensity
 from ddlib.typing import PaddingMask, PerToken, Times, Tokens
 from ddlib.utils.validation import check_count, check_devices, check_padding, check_shape, require
@@ -175,7 +175,7 @@ def _batch(
     dim = hidden.shape[-1]
     check_shape("hidden", hidden, (*x.shape, dim), f"(B, L, D) = {(*x.shape, dim)}")
     _check_layer(process, layout, weight, bias, dim)
-    rows = Rows(x.flatten(), z.flatten(), unsqueeze_times(t.to(torch.float64)).expand_as(x).flatten())
+    rows = Rows.of(x, z, t)
     layer = Layer(hidden.flatten(0, 1), weight, bias)
     if not torch.is_grad_enabled():  # autograd.Function does not see the grad mode and would compute unused gradients
         layer = layer.each(Tensor.detach)

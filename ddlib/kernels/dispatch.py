@@ -89,7 +89,8 @@ def _hierarchical(process: Hierarchical, rows: Rows, options: LossOptions, dtype
 
 
 def _shares(process: Hierarchical, edge_weights: Sequence[float] | None, rows: Rows) -> Tensor:
-    return process.edge_shares(rows.z[:, None], rows.t, edge_weights)[:, 0]
+    _, z, t = rows.sequences()
+    return process.edge_shares(z, t, edge_weights).flatten(0, 1)
 
 
 def _child_plan(
@@ -137,6 +138,6 @@ def _dense(process: ForwardProcess, index: Tensor, options: LossOptions) -> Bloc
 
 def _training_weight(process: ForwardProcess, rows: Rows, options: LossOptions) -> Float[Tensor, "N"]:
     """Compute the training weight of each row."""
-    x, z = rows.x[:, None], rows.z[:, None]
-    weight = weighted(options.weighting, process, process.loss_weight(x, z, rows.t), x, z, rows.t)
-    return weight[:, 0].clone()  # a copy: a plan changes it in place, and a weighting may return a cached tensor
+    x, z, t = rows.sequences()
+    weight = weighted(options.weighting, process, process.loss_weight(x, z, t), x, z, t)
+    return weight.flatten().clone()  # a copy: a plan changes it in place, and a weighting may return a cached tensor

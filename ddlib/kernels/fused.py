@@ -15,7 +15,8 @@ from ddlib.kernels.tile import Block, Part, Rows
 _LOGITS = {"cpu": 1 << 23}
 _ON_ACCELERATORS = 1 << 27
 _STRIPE = 512  # columns multiplied at a time on a CPU: MKL takes 1.5 times as long for rows as wide as a vocabulary
-_SLABS = 8  # slabs per chunk: a divergence takes one at a time, so that its scratch memory stays in a CPU's cache
+_SLABS = 8  # slabs per chunk: a divergence takes one at a time, so that its scratch memory stays in a CPU's cache;
+# one without scratch memory takes the whole chunk, since every slab costs a few launches on a GPU
 
 
 class Layer(NamedTuple):
@@ -99,7 +100,7 @@ def _block(block: Block, work: Work) -> None:
     matrix, offset = columns_of(weight, bias, columns)
     chunk = max(held // len(matrix), 1)
     chunk = math.ceil(len(block.rows) / math.ceil(len(block.rows) / chunk))  # the same number of chunks, of equal size
-    slab = max(held // _SLABS // len(matrix), 1)
+    slab = max(held // _SLABS // len(matrix), 1) if block.divergence.wide else chunk
     space = hidden.new_empty(chunk, len(matrix))  # one buffer for all chunks, against memory fragmentation
     for index in block.rows.split(chunk):
         h, logits = hidden[index], space[: len(index)]

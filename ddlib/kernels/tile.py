@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from ddlib.processes import unsqueeze_times
 from ddlib.typing import Logits, PerToken, Times, Tokens
 
 Formula = Callable[[Logits, Tokens, Tokens, Times], PerToken]
@@ -26,10 +27,23 @@ class Rows(NamedTuple):
     x: Int64[Tensor, "N"]
     z: Int64[Tensor, "N"]
     t: Float[Tensor, "N"]
+    length: int = 1
+    """Number of consecutive rows that have one time, a divisor of N."""
+
+    @classmethod
+    def of(cls, x: Tokens, z: Tokens, t: Times) -> "Rows":
+        """Flatten a batch."""
+        times = unsqueeze_times(t.to(torch.float64)).expand_as(x).flatten()
+        return cls(x.flatten(), z.flatten(), times, x.shape[1] if t.ndim == 1 else 1)
+
+    def sequences(self) -> tuple[Tokens, Tokens, Times]:
+        """Return tokens (B, length), states (B, length) and times (B,), so that functions of time are evaluated B times."""
+        length = max(self.length, 1)
+        return self.x.view(-1, length), self.z.view(-1, length), self.t[::length]
 
     def take(self, index: Tensor) -> "Rows":
         """Select rows."""
-        return Rows(*(column[index] for column in self))
+        return Rows(self.x[index], self.z[index], self.t[index])
 
 
 class Divergence(ABC):

@@ -163,6 +163,11 @@ def sample(
     vetoes = [ending.forbids for ending in endings]
     processors = LogitProcessors(process, forbidden, repetition_penalty, vetoes, shape[1])
     target = torch.device(device) if device is not None else process.device if prompt is None else prompt.device
+    here = process.device
+    require(
+        target.type == here.type and (target.index is None or target.index == here.index),
+        f"sampling is on {target}, by prompt or device, and the process on {here}: use process.to({str(target)!r})",
+    )
     fixed, free = _prompt(process, prompt, tuple(shape), infill, target)
 
     model = ModelWrapper(process, denoiser, parameterization, compact, processors if processors else None)

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from ddlib.utils.triton_kernels import usable
 from ddlib.utils.validation import check_count, check_shape, require, visible
 
 _LOW = 0xFFFFFFFF
@@ -21,12 +22,16 @@ _SPLIT = 0x73706C74  # separates the keys of copies from the numbers of the orig
 _SCRAMBLE = 0x73637262  # separates the numbers of a scrambling
 
 
-def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Compute four random words from four words of counter and two of key (Philox-4x32-10).
 
     Words are 32-bit values in int64 tensors that broadcast against each other. The bits are the same on every device.
     Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
     """
+    if usable(counter[0].device) and not torch.compiler.is_compiling():  # a compiler fuses the operations below
+        from ddlib.utils.philox_kernel import words  # imports Triton
+
+        return words(counter, key)
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):

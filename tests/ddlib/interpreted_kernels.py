@@ -26,6 +26,8 @@ from ddlib.kernels.gpu.vocab_order import Order
 from ddlib.kernels.tile import Rows
 from ddlib.objective.training import LossOptions
 from ddlib.testing import strategies
+from ddlib.utils import philox_kernel
+from ddlib.utils.random import philox
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run test_triton_kernels.py"
 
@@ -281,3 +283,15 @@ def test_the_host_waits_for_nothing_but_the_segments(name):
     assert index.device.type == weight.device.type == "meta"
     with pytest.raises((RuntimeError, NotImplementedError)):
         order.segments(rows, level)
+
+
+@pytest.mark.parametrize("shapes", [[(1, 7), (5, 1), ()], [(300,), (300,), (300,)], [(3, 4), (3, 1), (3, 1)]], ids=str)
+def test_philox_is_that_of_torch(shapes):
+    """Counters that broadcast, and keys of one number or of a number per row; the largest words too."""
+    generator = torch.Generator().manual_seed(0)
+    columns, rows, key = shapes
+    for least in (0, 2**32 - 2):
+        many = [torch.randint(least, 2**32, shape, generator=generator) for shape in (columns, rows, rows, rows)]
+        keys = [torch.randint(least, 2**32, key, generator=generator) for _ in range(2)]
+        for ours, theirs in zip(philox_kernel.words(many, keys), philox(many, keys), strict=True):
+            assert ours.dtype == theirs.dtype and torch.equal(ours, theirs)

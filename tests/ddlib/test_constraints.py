@@ -1,5 +1,6 @@
 """Constraints while drawing: automata over tokens, and the distribution of the sequences that satisfy them."""
 
+import copy
 import inspect
 import itertools
 import math
@@ -526,10 +527,10 @@ def test_the_halves_network_of_a_flat_tree():
 @pytest.mark.gpu
 @pytest.mark.parametrize("sampler", SUPPORTED, ids=repr)
 def test_on_a_gpu(sampler):
-    weights = Table(1)
+    weights, process = Table(1), copy.deepcopy(PROCESS).to("cuda")
 
     def network(z, t):
         return weights(z.cpu(), t).to(z.device)
 
-    drawn = dd.sample(PROCESS, network, (9, 4), sampler, 3, constraint=WORDS, forbidden=[2], device="cuda")
+    drawn = dd.sample(process, network, (9, 4), sampler, 3, constraint=WORDS, forbidden=[2], device="cuda")
     assert drawn.device.type == "cuda" and bool(WORDS.accepts(drawn.cpu()).all()) and not bool((drawn == 2).any())

@@ -164,3 +164,16 @@ def test_evaluation_stores_no_logits():
         before = torch.cuda.memory_allocated()
         dd.linear_nelbo(there, *layer[:2], *noisy, layer[2])
     assert torch.cuda.max_memory_allocated() - before < 0.1 * noisy[0].numel() * V * 2
+
+
+def test_noise_is_that_of_the_cpu():
+    """Keyed numbers, their scramblings and copies, to the bit: one kernel on the GPU, the formula on the CPU."""
+    found = []
+    for device in ("cpu", "cuda"):
+        index = torch.arange(1000, 1016, device=device)
+        noise = dd.KeyedGenerator(3, 2**40 + 1, index)
+        copies = noise.split(3)
+        numbers = [noise.rand((16, 9)), noise.rand((16,)), copies.rand((48, 5)), noise.scrambled(index)]
+        found.append([*numbers, copies.split(2).rand((96, 2)), dd.sample_times(16, generator=noise)])
+    for wanted, ours in zip(*found, strict=True):
+        assert ours.device.type == "cuda" and torch.equal(ours.cpu(), wanted)

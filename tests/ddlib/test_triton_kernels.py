@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ddlib.kernels import gpu
+from ddlib.utils import triton_kernels
 
 COMPILE = """
 import sys, torch, ddlib
@@ -18,7 +19,9 @@ from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from ddlib.kernels.gpu import forward_kernel, grouped_gemm, inplace_softmax
+from ddlib.utils import philox_kernel
 
+forward_kernel.SHARED_MEMORY = 227 * 1024
 tiles = forward_kernel.default_tiles(torch.empty(1, 1, dtype=torch.bfloat16))
 constants = dict(
     HAS_BIAS=True, EVEN=True, PRECISION="ieee", SPLITS=4, BT=tiles.rows, BV=tiles.columns, BD=tiles.depth
@@ -52,6 +55,9 @@ for kernel in (grouped_gemm._logits, grouped_gemm._slopes, grouped_gemm._by_hidd
     options = dict(num_warps=cut.warps, num_stages=cut.stages)
     made = compile(ASTSource(kernel, types, given), GPUTarget("cuda", 90, 32), options)
     print(kernel.__name__, len(made.asm["cubin"]) > 0, made.metadata.shared, "mma" in made.asm["ptx"])
+types = dict.fromkeys(philox_kernel._words.arg_names, "*i64") | dict(size="i32", B="constexpr")
+made = compile(ASTSource(philox_kernel._words, types, dict(B=philox_kernel.BLOCK)), GPUTarget("cuda", 90, 32))
+print(philox_kernel._words.__name__, len(made.asm["cubin"]) > 0)
 """
 
 
@@ -68,7 +74,7 @@ def python(*arguments, **environment):
     "chosen, of, least",
     [
         pytest.param("not slow", "kernels", 43, marks=pytest.mark.slow),
-        pytest.param("slow", "kernels", 18, marks=pytest.mark.nightly),
+        pytest.param("slow", "kernels", 15, marks=pytest.mark.nightly),
         pytest.param("not slow", "children", 5, marks=pytest.mark.slow),
         pytest.param("slow", "children", 16, marks=pytest.mark.nightly),
     ],
@@ -91,15 +97,16 @@ def test_kernels_compile_for_a_gpu(tmp_path):
     assert made == row_made == tensor_cores == "True" and 0 < int(shared) <= 227 * 1024
     for name, made, shared, tensor_cores in (line.split() for line in output[2:6]):
         assert made == "True" and int(shared) <= 227 * 1024 and tensor_cores == str(name != "_slopes")
+    assert output[6] == "_words True"
 
 
 def test_conditions_for_the_kernels(monkeypatch):
     monkeypatch.delenv("DDLIB_TRITON", raising=False)
-    monkeypatch.setattr(gpu, "_installed", lambda: True)
+    monkeypatch.setattr(triton_kernels, "_installed", lambda: True)
     assert gpu.usable(torch.device("cuda", 1), torch.float32) and not gpu.usable(torch.device("cpu"), torch.float32)
     assert not gpu.usable(torch.device("cuda"), torch.float64)
     monkeypatch.setenv("DDLIB_TRITON", "0")
     assert not gpu.usable(torch.device("cuda"), torch.float32)
     monkeypatch.setenv("DDLIB_TRITON", "1")
-    monkeypatch.setattr(gpu, "_installed", lambda: False)
+    monkeypatch.setattr(triton_kernels, "_installed", lambda: False)
     assert not gpu.usable(torch.device("cuda"), torch.float32)

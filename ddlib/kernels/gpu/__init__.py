@@ -4,22 +4,11 @@ Their logic is tested in Triton's interpreter, and on an H200 against the CPU (t
 sizes and the costs stated in this package are estimates until ``benchmarks/gpu_head.py`` has measured them.
 """
 
-import os
-from functools import cache
-from importlib.util import find_spec
-
 import torch
+
+from ddlib.utils import triton_kernels
 
 
 def usable(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether the kernels support hidden states of ``dtype`` on ``device``: CUDA, Triton, any dtype but float64.
-
-    With DDLIB_TRITON=0 in the environment (read at each call) the CPU implementation is used on CUDA too.
-    """
-    enabled = device.type == "cuda" and dtype != torch.float64 and os.environ.get("DDLIB_TRITON", "1") != "0"
-    return enabled and _installed()
-
-
-@cache
-def _installed() -> bool:
-    return find_spec("triton") is not None
+    """Return whether the kernels support hidden states of ``dtype`` on ``device``: any dtype but float64."""
+    return dtype != torch.float64 and triton_kernels.usable(device)

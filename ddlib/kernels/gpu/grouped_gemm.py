@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import triton.language as tl
 
-from ddlib.kernels.gpu.jit import kernel
+from ddlib.utils.triton_kernels import kernel
 
 
 class Tiles(NamedTuple):

@@ -6,8 +6,8 @@ import triton.language as tl
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ddlib.kernels.gpu.jit import kernel
 from ddlib.kernels.tile import Divergence, Reader, Rows
+from ddlib.utils.triton_kernels import kernel
 
 COLUMNS = 4096
 """Number of logits of a row that a program loads at a time; not tuned on a GPU yet."""
