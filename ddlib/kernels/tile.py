@@ -37,7 +37,7 @@ class Rows(NamedTuple):
         return cls(x.flatten(), z.flatten(), times, x.shape[1] if t.ndim == 1 else 1)
 
     def sequences(self) -> tuple[Tokens, Tokens, Times]:
-        """Return tokens (B, length), states (B, length) and times (B,), so that functions of time are evaluated B times."""
+        """Return tokens and states (B, length), and times (B,): functions of time are evaluated B times."""
         length = max(self.length, 1)
         return self.x.view(-1, length), self.z.view(-1, length), self.t[::length]
 
