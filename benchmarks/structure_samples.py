@@ -42,7 +42,7 @@ class Samples:
         folder.mkdir(exist_ok=True)
         for calls in self.calls:
             _drawn(folder / f"{run.recipe.output.folder.name}-{calls}.json", run, {None: self.count}, {"steps": calls})
-        classes = open_prepared(run.recipe.data.folder).classes if "num_classes" in run.recipe.model else ()
+        classes = open_prepared(run.recipe.data.folder).classes if run.recipe.model.get("num_classes") else ()
         for strength in self.strengths if classes else ():
             sampling = {"steps": self.guided_calls, "guidance": strength}
             labels = dict.fromkeys(classes, self.count // len(classes))

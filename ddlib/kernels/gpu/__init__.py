@@ -1,7 +1,7 @@
 """Triton kernels for plain hierarchies, used if ``usable`` returns True; Triton is not imported before that.
 
-Their logic is tested in Triton's interpreter, and on an H200 against the CPU (tests/ddlib/test_triton_gpu.py). Tile
-sizes and the costs stated in this package are estimates until ``benchmarks/gpu_head.py`` has measured them.
+Their logic is tested in Triton's interpreter, and on an H200 against the CPU (tests/ddlib/test_triton_gpu.py).
+``benchmarks/gpu_head.py`` measures their time and memory.
 """
 
 import torch
