@@ -152,23 +152,29 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield f"{name}, sweep", sweep(batch, expected, options.device, options.repeats)
 
 
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    found.add_argument("--sequences", type=int, default=64, help="sequences of 512 tokens")
+    found.add_argument("--repeats", type=int, default=20, help="at least 5")
+    found.add_argument("--processes", nargs="+", choices=PROCESSES, default=list(PROCESSES))
+    found.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    found.add_argument("--sweep", action="store_true")
+    found.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help=argparse.SUPPRESS)
+    found.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
+    return found
+
+
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sequences", type=int, default=64, help="sequences of 512 tokens")
-    parser.add_argument("--repeats", type=int, default=20, help="at least 5")
-    parser.add_argument("--processes", nargs="+", choices=PROCESSES, default=list(PROCESSES))
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--sweep", action="store_true")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help=argparse.SUPPRESS)
-    parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    given = parser()
+    options = given.parse_args()
     if options.repeats < 5:
-        parser.error(f"--repeats is {options.repeats}, must be at least 5")
+        given.error(f"--repeats is {options.repeats}, must be at least 5")
     if options.tiny != (options.device == "cpu") or (options.tiny and options.sweep):
-        parser.error("--device cpu and --tiny require each other and exclude --sweep")
+        given.error("--device cpu and --tiny require each other and exclude --sweep")
     if options.device == "cuda":
-        require_gpu(parser)
+        require_gpu(given)
     results = dict[str, dict[str, Any]]()
     for name, rows in cases(options):
         results[name] = rows

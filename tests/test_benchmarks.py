@@ -1,6 +1,5 @@
 """Benchmarks at tiny sizes: they run, raise an error for results that are not comparable, and report all results."""
 
-import argparse
 import json
 import math
 import subprocess
@@ -132,7 +131,7 @@ def test_attention_back_ends_agree_before_they_are_timed():
 @pytest.mark.nightly
 def test_losses_for_a_gpu_agree_before_they_are_timed(monkeypatch):
     monkeypatch.setenv("DDLIB_TRITON", "0")  # the modes set this variable; monkeypatch restores it
-    options = argparse.Namespace(tiny=True, device="cpu", repeats=5, sweep=False)
+    options = gpu_head.parser().parse_args(["--tiny", "--device", "cpu", "--repeats", "5"])
     measured = dict(gpu_head.cases(options))
     assert len(measured) == len(gpu_losses.PROCESSES) * 2 * len(gpu_losses.MODES) and not gpu_head.ratios(measured)
     assert all("loss" in row for rows in measured.values() for row in rows.values())
