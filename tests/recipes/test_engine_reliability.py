@@ -92,9 +92,18 @@ def killed_and_finished(run, size, seed, in_a_save):
     return kills
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("in_a_save", [False, True], ids=["anywhere", "while saving"])
-@pytest.mark.parametrize("untouched", LOSSES)
+@pytest.mark.parametrize(
+    ("untouched", "in_a_save"),
+    [
+        pytest.param(name, in_a_save, id=f"{name}-{'while saving' if in_a_save else 'anywhere'}", marks=marks)
+        for name, in_a_save, marks in (
+            ("whole", False, pytest.mark.nightly),
+            ("whole", True, pytest.mark.slow),
+            ("ordered", False, pytest.mark.slow),
+            ("ordered", True, pytest.mark.nightly),
+        )
+    ],
+)
 def test_killed_and_started_again_it_makes_the_same_run(folder, request, untouched, in_a_save):
     wanted = curve(request.getfixturevalue(untouched))
     run = given(folder, f"{untouched}-killed-{in_a_save}", loss=LOSSES[untouched])

@@ -103,7 +103,7 @@ def measured(path, run, size=1):
     return json.loads(path.read_text())
 
 
-FAST = ("masks", "two levels, bfloat16", "gidd, packed")
+FAST = ("two levels, bfloat16", "gidd, packed")
 SLOWEST = [pytest.param(name, marks=() if name in FAST else pytest.mark.nightly) for name in RUNS]
 
 
@@ -125,7 +125,7 @@ def check(layout, found):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
+@pytest.mark.parametrize("shard", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["copies", "shards"])
 def test_two_processes_are_within_15_percent(tmp_path, shard):
     run = given(tmp_path, "masks")
     run = replace(run, hardware=Hardware(threads=1, shard=shard))

@@ -145,8 +145,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", slow_but(LAYOUTS, nightly=["copies"]))
 def test_the_layout_changes_no_number(folder, whole, name):
     size, hardware = LAYOUTS[name]
     run = replace(given(folder, name.replace(", ", "-")), hardware=hardware)
