@@ -66,11 +66,13 @@ RULES: dict[str, dict[str, dict[str, Any]]] = {
     "HDLM-64-8": {"": {}, ", along confidence": ALONG},
 }
 """Training losses of each process, by what is added to its name."""
+MEMORY = ", memory"
 CONTINUED = {
     "": {},
     ", along confidence": ALONG,
     ", half along confidence": HALF,
     ", consistency": dict(consistency=0.5),
+    MEMORY: dict(memory=0.5),
 }
 """Training losses after the largest budget on random noise, for masks and HDLM-64."""
 READ = ((CONFIDENCE, 1), (CONFIDENCE, 4), (CONFIDENCE, 16), (LEFT, 1))
@@ -172,7 +174,8 @@ class Orders(CorpusStudy):
                     given = self.setting.recipe(work, name, PROCESSES[process], self.continued, seed)
                     slower = replace(given.optimizer, lr=RATE, ema=max(given.optimizer.ema, 0.9))
                     start, loss = str(before.output.folder), replace(given.loss, **values)
-                    given = replace(given, start=start, loss=loss, optimizer=slower)
+                    network = given.model | dict(memory=rule == MEMORY)
+                    given = replace(given, start=start, loss=loss, optimizer=slower, model=network)
                     yield process + rule, millions + self.continued, seed, given
 
     def train(self, options: Namespace) -> None:
@@ -221,7 +224,8 @@ class Orders(CorpusStudy):
             if millions not in self.budgets and finished(given):
                 path, own = given.output.folder, dict(samples=self.samples, calls=self.calls, length=LENGTH)
                 judge = dict(scorer=str(options.scorer), samplers=("ancestral", CONFIDENCE))
-                request = frontier.Options(run=str(path), **judge, **own, out=folder / f"{path.name}.json")
+                out, memory = folder / f"{path.name}.json", given.model["memory"]
+                request = frontier.Options(run=str(path), **judge, **own, memory=memory, out=out)
                 frontier.frontier(request, make_console())
 
     def evaluate(self, options: Namespace) -> None:

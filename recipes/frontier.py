@@ -64,6 +64,8 @@ class Options:
     """Keep the fewest tokens with this total probability."""
     pace: str | None = None
     """Schedule of positions; by default as the model was trained."""
+    memory: bool = False
+    """Each call of the network takes the features of the previous one; for a model trained with loss.memory."""
     precision: Precision = "float32"
     """Precision of the network; tokens are drawn in float64."""
     batch: int = 32
@@ -88,7 +90,7 @@ class Options:
 
     def sampling(self, sampler: str, steps: int) -> Sampling:
         """Return the sampling options of a cell."""
-        same = {"temperature": self.temperature, "top_p": self.top_p, "pace": self.pace}
+        same = {"temperature": self.temperature, "top_p": self.top_p, "pace": self.pace, "memory": self.memory}
         return Sampling(sampler=sampler, steps=steps, **same)
 
     @property

@@ -98,6 +98,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
     model_type = "ddlib-dit"
     unsaved_defaults = ("num_classes", "label_dropout", "positions", "shape", "memory")
     own_times = True  # ddlib.typing.OwnTimes
+    initially_neutral = ("memory.",)  # tensors without effect at first: training may start from weights without them
 
     def __init__(
         self,

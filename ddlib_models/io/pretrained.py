@@ -5,7 +5,7 @@ import functools
 import inspect
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -14,11 +14,9 @@ import torch
 from huggingface_hub import PyTorchModelHubMixin, snapshot_download
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import is_jsonable, validate_repo_id
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
 
-from ddlib_models.io.json_files import listed
 from ddlib_models.io.manifest import FOREIGN, MANIFEST, ManifestError, check_manifest, listed_files, writing
+from ddlib_models.io.tensors import fill, save_tensors
 
 T = TypeVar("T", bound="Pretrained")
 
@@ -254,47 +252,3 @@ def _downloaded(name: str, **hub: Any) -> Path:
         raise FileNotFoundError(f"{name}: neither a folder nor the id of a repository on the hub") from error
     folder = snapshot_download(name, allow_patterns=[MANIFEST], **hub)
     return Path(snapshot_download(name, allow_patterns=[MANIFEST, *listed_files(folder)], **hub))
-
-
-def save_tensors(model: nn.Module, path: Path) -> None:
-    """Write the tensors of the model, tied ones once, under their first name; ``fill`` reads them."""
-    once = {id(tensor): name for name, tensor in reversed(model.state_dict(keep_vars=True).items())}
-    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name in once.values()}
-    # safetensors' save_model would record the ties too, in an order that changes the bytes from run to run
-    save_file(state, path, metadata={"format": "pt"})
-
-
-@torch.no_grad()
-def fill(model: nn.Module, path: Path) -> None:
-    """Load the tensors of the file into the model, in the dtypes of the file; tied parameters stay tied.
-
-    Raises:
-        ValueError: missing or unknown tensors, or tensors of another shape: the first by name, and their number.
-    """
-    given, own = load_file(path), model.state_dict(keep_vars=True)
-    faults = [f"the model has no {name}" for name in given.keys() - own.keys()]
-    faults += _untold(own, given.keys())
-    for name in given.keys() & own.keys():
-        if given[name].shape != own[name].shape:
-            faults.append(f"{name} is {tuple(given[name].shape)}, in the model {tuple(own[name].shape)}")
-    if faults:
-        raise ValueError(f"{path}: the weights do not fit: {listed(faults, '; ')}")
-    dtypes = {tensor.dtype for tensor in given.values() if tensor.is_floating_point()}
-    if len(dtypes) == 1:
-        model.to(dtypes.pop())  # buffers that are not saved get the dtype they had in the saved model
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if name in given and tensor.dtype != given[name].dtype:
-            tensor.data = tensor.to(given[name].dtype)
-    model.load_state_dict(given, strict=False)
-
-
-def _untold(own: Mapping[str, Tensor], given: Collection[str]) -> list[str]:
-    """Return the tensors of the model that the file has under no name, or under two."""
-    names: dict[int, list[str]] = {}
-    for name, tensor in own.items():
-        names.setdefault(id(tensor), []).append(name)
-    present = {tuple(tied): [name for name in tied if name in given] for tied in names.values()}
-    faults = [f"the file has no {' = '.join(tied)}" for tied, found in present.items() if not found]
-    return faults + [
-        f"{' and '.join(found)} are one tensor in the model" for found in present.values() if len(found) > 1
-    ]

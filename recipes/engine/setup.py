@@ -20,7 +20,7 @@ from ddlib.hierarchies.clusters import Clusters
 from ddlib.objective.training import check_mode, check_weighting
 from ddlib_models.io.json_files import is_there
 from ddlib_models.io.manifest import check_manifest
-from ddlib_models.io.pretrained import fill
+from ddlib_models.io.tensors import fill
 from recipes.config import ModelContext, Recipe, RunContext, fitting, numbers, own_times, read_recipe
 from recipes.data import Prepared
 from recipes.data.agreement import Vocabulary, check_same_tokens, prepare_with
@@ -246,7 +246,7 @@ def start(
                     f"the run: --process.clusters {folder / CLUSTERS}"
                 )
         try:
-            fill(model, folder / "model.safetensors")
+            fill(model, folder / "model.safetensors", getattr(model, "initially_neutral", ()))
         except ValueError as error:
             other = difference(read_recipe(folder / RECIPE).model, recipe.model, "model")
             raise ValueError(

@@ -18,7 +18,7 @@ import ddlib as dd
 from ddlib import parts, registry
 from ddlib_models import Pretrained
 from ddlib_models.io.manifest import check_manifest
-from ddlib_models.io.pretrained import fill
+from ddlib_models.io.tensors import fill
 from recipes.config import ModelContext, Recipe, at_least, plugins, read_recipe
 from recipes.data import Layout, SymbolCorpus
 from recipes.data.hub import nothing

@@ -15,7 +15,7 @@ from ddlib.hierarchies import save_clusters
 from ddlib.hierarchies.clusters import Clusters
 from ddlib_models import Pretrained
 from ddlib_models.io.manifest import writing
-from ddlib_models.io.pretrained import save_tensors
+from ddlib_models.io.tensors import save_tensors
 from recipes.config import Recipe, recipe_yaml
 from recipes.data.sequences import Layout
 from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SPEEDS, SYMBOLS, TOKENIZER

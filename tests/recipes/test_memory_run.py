@@ -12,12 +12,14 @@ from training_runs import curve, losses, recipe, text, trained
 
 import ddlib as dd
 from ddlib_models import DiT
+from recipes import frontier
 from recipes.config import Hardware, Loss
 from recipes.data import Batch
 from recipes.engine import checkpoint, train
 from recipes.engine.memory import estimate
 from recipes.engine.objective import Objective, noised
 from recipes.engine.self_conditioning import recalling
+from recipes.evaluation import frontier as quality
 from recipes.generate import Options, generate
 from recipes.generation.sampling import NOISE, Sampling, draw
 from recipes.model_io import open_saved, publish
@@ -217,6 +219,39 @@ def test_a_network_of_a_custom_loop_is_published_with_it(folder, whole, tmp_path
         process, network, (4, 16), steps=8, generator=dd.KeyedGenerator(0, NOISE, torch.arange(4)), memory=True
     )
     assert torch.equal(drawn, wanted)
+
+
+def test_a_run_with_memory_starts_from_weights_without(folder):
+    """The first loss is that of the same start without memory; a start in the other direction is refused."""
+    plain = dict(memory=False, dropout=0.0)
+    before = given(folder, "before", Loss(), plain)
+    assert train(replace(before, steps=2))
+    start = dict(start=str(before.output.folder), steps=1)
+    runs = replace(given(folder, "with"), **start), replace(given(folder, "without", Loss(), plain), **start)
+    assert all(map(train, runs)) and losses(runs[0].output.folder) == losses(runs[1].output.folder)
+    with pytest.raises(ValueError, match="the model has no memory"):
+        train(given(folder, "back", Loss(), plain, start=str(runs[0].output.folder)))
+
+
+def test_the_frontier_draws_with_memory_on_request(whole, folder, tmp_path):
+    """The cells are those of ``generate``; a network without memory is refused before anything is drawn."""
+    found, asked = {}, frontier.Options(
+        run=str(whole.output.folder), scorer="none", samplers=("ancestral",), samples=8, calls=(4,), length=16
+    )  # fmt: skip
+    for memory in (False, True):
+        given = replace(asked, memory=memory, out=tmp_path / f"{memory}.json")
+        found[memory] = frontier.frontier(given, Console(file=io.StringIO()))
+    saved = open_saved(whole.output.folder)
+    drawn = draw(saved, Sampling(steps=4, memory=True), 0, torch.arange(8), 16).tolist()
+    assert found[True]["protocol"]["memory"] and not found[False]["protocol"]["memory"]
+    (cell,) = found[True]["cells"]
+    judged = quality.judged(saved, [saved.document(row) for row in drawn], None, False)
+    assert cell["entropy"] == judged["entropy"]
+    process = saved.process
+    plain = DiT(process.num_states, process.vocab_size, 16, 1, 2)
+    publish(tmp_path / "plain", plain, process, text(folder / "data"), length=16)
+    with pytest.raises(ValueError, match="memory=True"):
+        frontier.frontier(replace(asked, run=str(tmp_path / "plain"), memory=True), Console(file=io.StringIO()))
 
 
 def test_generate_writes_the_option_down(whole, tmp_path):
