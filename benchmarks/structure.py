@@ -158,7 +158,7 @@ class Structure(Study):
         source = {"kind": "digits", "side": 7, "levels": 4}
         corpus = SymbolCorpus(source=source, held_out=20, by="label")
         kind = Kind(corpus, 49, 4, {2: (2,)}, (0.5,), 4, network=KINDS["digits"].network)
-        few = samples.Samples(20, (2,), (1.0,), 2)
+        few = samples.Samples(20, (2,), (1.0,), 2, (2,))
         network = {"dim": 16, "depth": 1, "heads": 1, "pad_to": 1}
         return cls({"digits": kind}, (MASKS, "tree 2", "blur"), network, 4, (0,), few, 5)
 

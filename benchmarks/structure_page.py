@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.made import less
+from benchmarks.structure_samples import JUMPS
 from benchmarks.table import Page
 
 RANDOM = "random "
@@ -26,7 +27,8 @@ def tables(found: Mapping[str, Any]) -> str:
         mine = [run for run in found["runs"] if run["data"] == name]
         if mine:
             lines += [f"### {name.capitalize()}", "", *_bounds(mine), "", *_random(mine)]
-            lines += [line for measure in measures for line in _samples(mine, measure)]
+            for begin, steps in (("", ""), (JUMPS, " with equally many expected jumps in each step")):
+                lines += [line for measure in measures for line in _samples(mine, measure, begin, steps)]
             lines += _guided(mine)
     return "\n".join(lines).rstrip()
 
@@ -88,21 +90,29 @@ def _value(measure: Mapping[str, float], signed: bool) -> str:
     return f"{value:+.3f} ± {error:.3f}" if signed else f"{value:.3f}"
 
 
-def _samples(runs: Sequence[Mapping[str, Any]], measure: str) -> list[str]:
-    """Return the table of a measure by number of calls: the mean over the seeds, and half their difference."""
-    keys = dict.fromkeys(key for run in runs for key in run.get("samples", {}) if "guided" not in key)
-    numbers = sorted(map(int, keys))
-    if not any(measure in cell for run in runs for cell in run.get("samples", {}).values()):
+def _samples(runs: Sequence[Mapping[str, Any]], measure: str, begin: str, steps: str) -> list[str]:
+    """Return the table of a measure by number of calls: the mean over the seeds, and half their difference.
+
+    Args:
+        runs: runs of one data set.
+        measure: name of the measure.
+        begin: beginning of the names of the samples, before the number of calls.
+        steps: description of their steps.
+    """
+    keys = {key.removeprefix(begin) for run in runs for key in run.get("samples", {}) if key.startswith(begin)}
+    numbers = sorted(int(key) for key in keys if key.isdigit())
+    if not numbers:
         return []
     lines = [
-        f"Samples, {measure.replace('_', ' ')}, mean of the seeds ± half of their difference:",
+        f"Samples{steps}, {measure.replace('_', ' ')}, mean of the seeds ± half of their difference:",
         "",
         "| process | " + " | ".join(f"{calls} calls" for calls in numbers) + " |",
         "|" + " --- |" * (1 + len(numbers)),
     ]
     for title in _names(runs, "process"):
         mine = [run.get("samples", {}) for run in runs if run["process"] == title]
-        cells = [_mean([one[str(calls)][measure] for one in mine if str(calls) in one]) for calls in numbers]
+        names = [f"{begin}{calls}" for calls in numbers]
+        cells = [_mean([one[name][measure] for one in mine if name in one]) for name in names]
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     return [*lines, ""]
 

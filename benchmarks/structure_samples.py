@@ -17,6 +17,12 @@ from recipes.evaluation.samples import metrics_of
 from recipes.generation.sampling import Sampling
 
 
+FLAT = ("masks", "GIDD", "uniform")
+"""Processes without levels between tokens and noise."""
+JUMPS = "jumps-"
+"""Begins the names of samples with equally many expected jumps in each step."""
+
+
 class Cell(NamedTuple):
     """A run: data set, process, seed and recipe."""
 
@@ -35,6 +41,8 @@ class Samples:
     strengths: tuple[float, ...] = (1.0, 3.0)
     """Strengths of guidance."""
     guided_calls: int = 32
+    jump_calls: tuple[int, ...] = (8, 64)
+    """Calls with equally many expected jumps in each step, for processes with several levels."""
 
     def draw(self, work: Path, run: Cell) -> None:
         """Draw the samples of a finished run that are not there yet."""
@@ -42,6 +50,10 @@ class Samples:
         folder.mkdir(exist_ok=True)
         for calls in self.calls:
             _drawn(folder / f"{run.recipe.output.folder.name}-{calls}.json", run, {None: self.count}, {"steps": calls})
+        for calls in self.jump_calls if run.process not in FLAT else ():
+            sampling = {"steps": calls, "spacing": "jumps"}
+            path = folder / f"{run.recipe.output.folder.name}-{JUMPS}{calls}.json"
+            _drawn(path, run, {None: self.count}, sampling)
         classes = open_prepared(run.recipe.data.folder).classes if run.recipe.model.get("num_classes") else ()
         for strength in self.strengths if classes else ():
             sampling = {"steps": self.guided_calls, "guidance": strength}

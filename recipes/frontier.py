@@ -14,7 +14,7 @@ same command continues it, and more samplers or calls extend it.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -58,6 +58,8 @@ class Options:
     """Number of unconditional samples of each cell."""
     length: int | None = None
     """Tokens of a sample; as in training by default, and at most 512 for a third-party model."""
+    spacing: Literal["time", "jumps"] = "time"
+    """Equal steps in time, or with equally many expected jumps in each step, for hierarchies."""
     temperature: float = 1.0
     """Temperature of all distributions that are sampled."""
     top_p: float = 1.0
@@ -90,8 +92,8 @@ class Options:
 
     def sampling(self, sampler: str, steps: int) -> Sampling:
         """Return the sampling options of a cell."""
-        same = {"temperature": self.temperature, "top_p": self.top_p, "pace": self.pace, "memory": self.memory}
-        return Sampling(sampler=sampler, steps=steps, **same)
+        names = "spacing", "temperature", "top_p", "pace", "memory"
+        return Sampling(sampler=sampler, steps=steps, **{name: getattr(self, name) for name in names})
 
     @property
     def path(self) -> Path:

@@ -24,6 +24,7 @@ from ddlib.samplers.remask import Remask
 from ddlib.samplers.sampling import sample
 from ddlib.samplers.stopping import Ending, EndOfText, Settled
 from ddlib.samplers.theta_trapezoidal import ThetaTrapezoidal
+from ddlib.samplers.time_grid import equal_jump_times
 from ddlib.utils.renamed import module_getattr
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "State",
     "TauLeaping",
     "ThetaTrapezoidal",
+    "equal_jump_times",
     "sample",
 ]
 

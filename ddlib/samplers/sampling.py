@@ -20,6 +20,7 @@ from ddlib.samplers.runtime.loop import SamplingCall, check_guided, check_memory
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.samplers.runtime.reuse import check_reuse, reuse_of
 from ddlib.samplers.stopping import Ending
+from ddlib.samplers.time_grid import check_times, equal_times
 from ddlib.typing import Denoiser, Tokens
 from ddlib.utils.random import Generator, KeyedGenerator
 from ddlib.utils.validation import check_count, check_shape, check_tokens, require
@@ -69,8 +70,9 @@ def sample(
         prompt: (P,) or (B, P) tokens at the beginning, which are kept, P <= L; with ``infill`` states, where the mask
             marks a position to draw.
         infill: whether ``prompt`` may hold masks.
-        times: (steps + 1,) a custom grid, decreasing from 1 to 0, in place of ``steps``; for samplers that use the
-            times (``Sampler.by_times``), or with ``temperature`` or ``top_p`` as functions.
+        times: (steps + 1,) a custom grid, decreasing from 1 to 0, in place of ``steps``, such as
+            ``samplers.equal_jump_times``; for samplers that use the times (``Sampler.by_times``), or with
+            ``temperature`` or ``top_p`` as functions.
         temperature: divisor of the logits of every distribution over tokens or clusters that is drawn from; 0 is
             greedy. ``temperature`` and ``top_p`` may be functions of the time at the start of a step, from 1 to 0.
         top_p: keep the smallest set of tokens or clusters with at least this probability.
@@ -136,6 +138,7 @@ def sample(
             sampler.by_times or callable(temperature) or callable(top_p),
             f"times is given, and {sampler!r} only uses the number of steps: pass steps={times.numel() - 1}",
         )
+    grid = equal_times(128 if steps is None else steps) if times is None else check_times(times)
     truncation = Truncation(temperature, top_p, top_k, min_p)
     for ending in endings:
         if not isinstance(ending, Ending):
@@ -184,7 +187,7 @@ def sample(
         constraint = constraint.to(target).without(forbidden).over(token_ancestors(process))
         check_satisfiable(constraint, fixed.masked_fill(free, process.num_states - 1), endings)
     run = SamplingCall(
-        process, model, truncation.at(1.0), _grid(steps, times).to(target), free,
+        process, model, truncation.at(1.0), grid.to(target), free,
         generator if seeds is None else _seeded(seeds, generator, shape[0], target),
         sampler=sampler, fixed=fixed, truncation=truncation, endings=tuple(endings), on_step=on_step,
         pace=pace, keep=reuse, length=length, constraint=constraint,
@@ -206,19 +209,6 @@ def _seeded(seeds: Sequence[int], generator: Generator, rows: int, device: torch
     require(len(seeds) == rows, f"seeds holds {len(seeds)}, must be {rows}, one for each row of shape")
     index = torch.tensor([check_count("seeds", seed, 0) for seed in seeds], device=device)
     return KeyedGenerator(0, 0, index)
-
-
-def _grid(steps: int | None, times: Tensor | None) -> Tensor:
-    if times is None:
-        return torch.linspace(1, 0, check_count("steps", 128 if steps is None else steps) + 1, dtype=torch.float64)
-    require(times.ndim == 1 and len(times) > 1, f"times has shape {tuple(times.shape)}, must be (steps + 1,)")
-    grid = times.to(torch.float64)
-    require(bool((grid.diff() < 0).all()), f"times is {times.tolist()}, must be strictly decreasing")
-    require(
-        float(grid[0]) == 1 and float(grid[-1]) == 0,
-        f"times is {times[0]}..{times[-1]}, must begin with 1 and end with 0",
-    )
-    return grid
 
 
 def _prompt(

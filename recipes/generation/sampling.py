@@ -42,6 +42,8 @@ class Sampling:
     default exact caches alone; recipes.cache_error measures the error."""
     sampler: str = "ancestral"
     """A name that ``python -m ddlib`` lists or package.module:object, with options: ancestral:force_transition=true"""
+    spacing: Literal["time", "jumps"] = "time"
+    """Equal steps in time, or with equally many expected jumps in each step, for hierarchies."""
     temperature: Scheduled = 1.0
     """Temperature of all distributions that are sampled; 0 is greedy. Two numbers: at the start, and at the end."""
     top_p: Scheduled = 1.0
@@ -132,6 +134,10 @@ class Sampling:
                 check_paced(pace, sampler)
             except TypeError as error:
                 raise ValueError(f"sampler={self.sampler!r}: {error}") from error
+        if self.spacing == "jumps" and not (isinstance(saved.process, dd.processes.LevelProcess) and sampler.by_times):
+            raise ValueError(
+                f"times='jumps': {self.sampler} with {saved.process!r} uses no times of jumps; use 'equal'"
+            )
         if self.memory:
             try:
                 check_memory(Capabilities.of(self.conditioned(saved, saved.denoiser)), sampler, pace)
@@ -238,14 +244,16 @@ def draw(
     endings = sampling.endings(saved)
     if constraint is not None and constraint.end is not None and sampler.supports_stopping:
         endings += [EndOfText(constraint.end, fill=constraint.fill)]
+    jumps = sampling.spacing == "jumps"
     drawn = dd.sample(
         saved.process,
         denoiser,
         (len(index), length - lead),
         sampler,
-        sampling.steps,
+        None if jumps else sampling.steps,
         None if prompt is None else prompt.to(index.device),
         infill=prompt is not None and bool((prompt >= saved.process.vocab_size).any()),
+        times=dd.samplers.equal_jump_times(saved.process, sampling.steps) if jumps else None,
         temperature=_over_time(sampling.temperature),
         top_p=_over_time(sampling.top_p),
         top_k=sampling.top_k,
