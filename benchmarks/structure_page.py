@@ -136,6 +136,7 @@ def _guided(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _mean(values: Sequence[float]) -> str:
+    values = [value for value in values if not math.isnan(value)]  # a share among no samples
     if not values:
         return "-"
     middle, spread = sum(values) / len(values), (max(values) - min(values)) / 2

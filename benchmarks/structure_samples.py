@@ -16,7 +16,6 @@ from recipes.data import open_prepared
 from recipes.evaluation.samples import metrics_of
 from recipes.generation.sampling import Sampling
 
-
 FLAT = ("masks", "GIDD", "uniform")
 """Processes without levels between tokens and noise."""
 JUMPS = "jumps-"

@@ -45,7 +45,8 @@ def equal_jump_times(process: ForwardProcess, steps: int) -> Float64[Tensor, "n"
         return process.occupancies(t) @ level
 
     least, most = expected(ends)
-    target = least + (most - least) * (1 - torch.arange(1, check_count("steps", steps), device=device) / steps)
+    left = torch.arange(check_count("steps", steps) - 1, 0, -1, dtype=torch.float64, device=device) / steps
+    target = least + (most - least) * left
     between = bisected(lambda t: expected(t) < target, target)
     return torch.cat([ends[1:], between, ends[:1]])
 

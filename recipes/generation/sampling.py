@@ -135,9 +135,7 @@ class Sampling:
             except TypeError as error:
                 raise ValueError(f"sampler={self.sampler!r}: {error}") from error
         if self.spacing == "jumps" and not (isinstance(saved.process, dd.processes.LevelProcess) and sampler.by_times):
-            raise ValueError(
-                f"times='jumps': {self.sampler} with {saved.process!r} uses no times of jumps; use 'equal'"
-            )
+            raise ValueError(f"spacing='jumps': {self.sampler} or {saved.process!r} has no such times; must be 'time'")
         if self.memory:
             try:
                 check_memory(Capabilities.of(self.conditioned(saved, saved.denoiser)), sampler, pace)

@@ -35,6 +35,23 @@ def quiet():
     return make_console(io.StringIO())
 
 
+def test_steps_of_equal_jumps(saved):
+    """The times are those of ``equal_jump_times``; a sampler that uses no times is refused."""
+    drawn = draw(saved, Sampling(steps=8, spacing="jumps"), 3, torch.arange(2), LENGTH)
+    expected = dd.sample(
+        saved.process,
+        saved.denoiser,
+        (2, LENGTH),
+        times=dd.samplers.equal_jump_times(saved.process, 8),
+        parameterization="posterior",
+        generator=dd.KeyedGenerator(3, NOISE, torch.arange(2)),
+    )
+    assert torch.equal(drawn, expected)
+    assert not torch.equal(drawn, draw(saved, Sampling(steps=8), 3, torch.arange(2), LENGTH))
+    with pytest.raises(ValueError, match="spacing='jumps': first_hitting"):
+        draw(saved, Sampling(sampler="first_hitting", spacing="jumps"), 3, torch.arange(2), LENGTH)
+
+
 def test_a_sample_is_that_of_ddlib(saved):
     sampling = Sampling(steps=8, temperature=0.7, top_p=0.9, sampler="first_hitting")
     expected = dd.sample(
