@@ -280,7 +280,7 @@ class Structure(Study):
                 taken = price[name]["seconds_per_step"]
                 run |= {"at_equal_seconds": at_equal_seconds(run["curve"], taken[MASKS] / taken[title], self.steps)}
                 run |= {"cost_over_masks": taken[title] / taken[MASKS]}
-            if (cells := samples.measures(work, given)) is not None:
+            if cells := samples.measures(work, given, run.get("samples", {})):
                 run |= {"samples": cells}
             found.append(run)
             print(name, title, seed, run["bound"]["value"], flush=True)

@@ -22,6 +22,10 @@ JUMPS = "jumps-"
 """Begins the names of samples with equally many expected jumps in each step."""
 
 
+Measures = dict[str, float]
+"""Measures of one set of samples, by name."""
+
+
 class Cell(NamedTuple):
     """A run: data set, process, seed and recipe."""
 
@@ -78,13 +82,14 @@ def _drawn(path: Path, run: Cell, labels: Mapping[str | None, int], sampling: Ma
     print(path.name, flush=True)
 
 
-def measures(work: Path, given: Recipe) -> dict[str, dict[str, float]] | None:
-    """Return the measures of a run's samples, by number of calls and strength of guidance; None if there are none."""
-    found, data = {}, open_prepared(given.data.folder)
-    metrics = metrics_of(None, data)
-    for path in sorted((work / "drawn").glob(f"{given.output.folder.name}-*.json")):
-        drawn = json.loads(path.read_text(encoding="utf-8"))
-        key = path.stem.removeprefix(f"{given.output.folder.name}-")
-        rows, labels = [np.array(one) for one in drawn["tokens"]], np.array(drawn["labels"])
-        found[key] = metrics.measure(rows, data, labels if "guided" in key else None)
-    return found or None
+def measures(work: Path, given: Recipe, known: Mapping[str, Measures]) -> dict[str, Measures]:
+    """Return the measures of a run's samples, by number of calls and strength of guidance; those known are kept."""
+    name, data = given.output.folder.name, open_prepared(given.data.folder)
+    paths = {path.stem.removeprefix(f"{name}-"): path for path in sorted((work / "drawn").glob(f"{name}-*.json"))}
+    found, metrics = dict(known), metrics_of(None, data) if paths.keys() - known.keys() else None
+    for key, path in paths.items():
+        if metrics is not None and key not in known:
+            drawn = json.loads(path.read_text(encoding="utf-8"))
+            rows, labels = [np.array(one) for one in drawn["tokens"]], np.array(drawn["labels"])
+            found[key] = metrics.measure(rows, data, labels if "guided" in key else None)
+    return found
