@@ -30,6 +30,7 @@ def equal_jump_times(process: ForwardProcess, steps: int) -> Float64[Tensor, "n"
         TypeError: a process without levels.
 
     Example:
+        >>> import ddlib as dd
         >>> process = dd.presets.hdlm([0, 0, 1, 1])
         >>> [round(float(t), 2) for t in dd.samplers.equal_jump_times(process, 4)]
         [1.0, 0.88, 0.68, 0.4, 0.0]

@@ -222,7 +222,7 @@ DEVICE = r"""
     CLUSTERS.posterior(PROBS.to(META), Z, T, T / 2) | ValueError | one device.*p on meta
     MASKED.sample(X, T, keyed(index=torch.arange(1).to(META))) | ValueError | generator is on meta.*cpu
     generate(generator=keyed(index=torch.arange(1).to(META))) | ValueError | generator is on meta.*cpu
-    generate(device="meta") | ValueError | one device.*process on cpu
+    generate(device="meta") | ValueError | sampling is on meta, by prompt or device, and the process on cpu
     MASKED.sample(X, T, 5) | TypeError | generator is 5
     MASKED.sample(X, T, keyed(index=torch.arange(2))) | ValueError | shape is \(1, 3\), must start with 2
     keyed(seed=-1) | ValueError | seed is -1.*at least 0

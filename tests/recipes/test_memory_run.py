@@ -227,7 +227,7 @@ def test_a_run_with_memory_starts_from_weights_without(folder):
     before = given(folder, "before", Loss(), plain)
     assert train(replace(before, steps=2))
     start = dict(start=str(before.output.folder), steps=1)
-    runs = replace(given(folder, "with"), **start), replace(given(folder, "without", Loss(), plain), **start)
+    runs = replace(given(folder, "with"), **start), replace(given(folder, "plain", Loss(), plain), **start)
     assert all(map(train, runs)) and losses(runs[0].output.folder) == losses(runs[1].output.folder)
     with pytest.raises(ValueError, match="the model has no memory"):
         train(given(folder, "back", Loss(), plain, start=str(runs[0].output.folder)))
