@@ -112,8 +112,9 @@ def _samples(runs: Sequence[Mapping[str, Any]], measure: str, begin: str, steps:
     for title in _names(runs, "process"):
         mine = [run.get("samples", {}) for run in runs if run["process"] == title]
         names = [f"{begin}{calls}" for calls in numbers]
-        cells = [_mean([one[name][measure] for one in mine if name in one]) for name in names]
-        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+        if any(name in one for one in mine for name in names):
+            cells = [_mean([one[name][measure] for one in mine if name in one]) for name in names]
+            lines.append(f"| {title} | " + " | ".join(cells) + " |")
     return [*lines, ""]
 
 
