@@ -20,8 +20,6 @@ FLAT = ("masks", "GIDD", "uniform")
 """Processes without levels between tokens and noise."""
 JUMPS = "jumps-"
 """Begins the names of samples with equally many expected jumps in each step."""
-
-
 Measures = dict[str, float]
 """Measures of one set of samples, by name."""
 
@@ -51,17 +49,19 @@ class Samples:
         """Draw the samples of a finished run that are not there yet."""
         folder = work / "drawn"
         folder.mkdir(exist_ok=True)
-        for calls in self.calls:
-            _drawn(folder / f"{run.recipe.output.folder.name}-{calls}.json", run, {None: self.count}, {"steps": calls})
-        for calls in self.jump_calls if run.process not in FLAT else ():
-            sampling = {"steps": calls, "spacing": "jumps"}
-            path = folder / f"{run.recipe.output.folder.name}-{JUMPS}{calls}.json"
-            _drawn(path, run, {None: self.count}, sampling)
-        classes = open_prepared(run.recipe.data.folder).classes if run.recipe.model.get("num_classes") else ()
-        for strength in self.strengths if classes else ():
-            sampling = {"steps": self.guided_calls, "guidance": strength}
-            labels = dict.fromkeys(classes, self.count // len(classes))
-            _drawn(folder / f"{run.recipe.output.folder.name}-guided-{strength:g}.json", run, labels, sampling)
+        unlabelled = {None: self.count}
+        sets: dict[str, tuple[Mapping[str | None, int], dict[str, Any]]] = {
+            f"{calls}": (unlabelled, {"steps": calls}) for calls in self.calls
+        }
+        if run.process not in FLAT:
+            sets |= {f"{JUMPS}{n}": (unlabelled, {"steps": n, "spacing": "jumps"}) for n in self.jump_calls}
+        if run.recipe.model.get("num_classes"):
+            classes = open_prepared(run.recipe.data.folder).classes
+            each = dict.fromkeys(classes, self.count // len(classes))
+            for strength in self.strengths:
+                sets[f"guided-{strength:g}"] = (each, {"steps": self.guided_calls, "guidance": strength})
+        for key, (labels, sampling) in sets.items():
+            _drawn(folder / f"{run.recipe.output.folder.name}-{key}.json", run, labels, sampling)
 
 
 def _drawn(path: Path, run: Cell, labels: Mapping[str | None, int], sampling: Mapping[str, Any]) -> None:
@@ -86,10 +86,10 @@ def measures(work: Path, given: Recipe, known: Mapping[str, Measures]) -> dict[s
     """Return the measures of a run's samples, by number of calls and strength of guidance; those known are kept."""
     name, data = given.output.folder.name, open_prepared(given.data.folder)
     paths = {path.stem.removeprefix(f"{name}-"): path for path in sorted((work / "drawn").glob(f"{name}-*.json"))}
-    found, metrics = dict(known), metrics_of(None, data) if paths.keys() - known.keys() else None
-    for key, path in paths.items():
-        if metrics is not None and key not in known:
-            drawn = json.loads(path.read_text(encoding="utf-8"))
-            rows, labels = [np.array(one) for one in drawn["tokens"]], np.array(drawn["labels"])
-            found[key] = metrics.measure(rows, data, labels if "guided" in key else None)
+    new = {key: path for key, path in paths.items() if key not in known}
+    found, metrics = dict(known), metrics_of(None, data) if new else None
+    for key, path in new.items():
+        drawn = json.loads(path.read_text(encoding="utf-8"))
+        rows, labels = [np.array(one) for one in drawn["tokens"]], np.array(drawn["labels"])
+        found[key] = metrics.measure(rows, data, labels if "guided" in key else None)
     return found

@@ -15,8 +15,9 @@ from ddlib.kernels.tile import Block, Part, Rows
 _LOGITS = {"cpu": 1 << 23}
 _ON_ACCELERATORS = 1 << 27
 _STRIPE = 512  # columns multiplied at a time on a CPU: MKL takes 1.5 times as long for rows as wide as a vocabulary
-_SLABS = 8  # slabs per chunk: a divergence takes one at a time, so that its scratch memory stays in a CPU's cache;
-# one without scratch memory takes the whole chunk, since every slab costs a few launches on a GPU
+# Slabs per chunk: a divergence takes one at a time, so that its scratch memory stays in a CPU's cache. One without
+# scratch memory takes the whole chunk, since every slab costs launches on a GPU.
+_SLABS = 8
 
 
 class Layer(NamedTuple):

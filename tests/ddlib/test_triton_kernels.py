@@ -74,7 +74,7 @@ def python(*arguments, **environment):
     "chosen, of, least",
     [
         pytest.param("not slow", "kernels", 43, marks=pytest.mark.slow),
-        pytest.param("slow", "kernels", 15, marks=pytest.mark.nightly),
+        pytest.param("slow", "kernels", 18, marks=pytest.mark.nightly),
         pytest.param("not slow", "children", 5, marks=pytest.mark.slow),
         pytest.param("slow", "children", 16, marks=pytest.mark.nightly),
     ],
