@@ -2,17 +2,20 @@
 
     python -m recipes.frontier runs/owt/hdlm --scorer models/gpt2-large     # a local causal language model
     python -m recipes.frontier runs/owt/hdlm --scorer gpt2-large --samplers ancestral remask:eta=0.05 --calls 8 32 128
+    python -m recipes.frontier runs/owt/hdlm --scorer gpt2-large --temperature 1 0.85 0.7 --spacing time jumps
     python -m recipes.frontier runs/owt/hdlm --scorer none                  # entropy and calls alone, without nats
 
-A cell is a sampler and a number of calls; all cells draw with the same keyed noise. For each it measures the scorer's
-nats per token, the entropy of a sample's tokens, both with standard errors over samples, and the network calls per
-sample that were made; and nats and entropy of held-out data, where the run's data is there. Prints a line per cell, and
-writes frontier.json and a figure, frontier.png, into the folder of the run. The file is written after each cell; the
-same command continues it, and more samplers or calls extend it.
+A cell is a sampler, a number of calls, a temperature and a spacing of the steps; all cells draw with the same keyed
+noise. For each it measures the scorer's nats per token, the entropy of a sample's tokens, both with standard errors
+over samples, and the network calls per sample that were made; and nats and entropy of held-out data, where the run's
+data is there. Prints a line per cell, and writes frontier.json and a figure, frontier.png, into the folder of the run.
+The file is written after each cell; the same command continues it, and more samplers, calls, temperatures or spacings
+extend it.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -39,6 +42,23 @@ USUAL = ("ancestral", "first_hitting", "confidence")
 """Default samplers, of which those are left out that do not support the process."""
 
 
+@dataclass(frozen=True)
+class Cell:
+    """A sampler, a number of network calls, a temperature and a spacing of the steps."""
+
+    sampler: str
+    budget: int
+    """Largest number of network calls of the steps."""
+    steps: int
+    """Steps of the sampler; at a pace of several parts those of each part."""
+    temperature: float
+    spacing: Literal["time", "jumps"]
+
+
+COLUMNS = tuple(column.name for column in fields(Cell))
+"""Names of the values that differ between cells."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Options of ``python -m recipes.frontier``."""
@@ -58,10 +78,11 @@ class Options:
     """Number of unconditional samples of each cell."""
     length: int | None = None
     """Tokens of a sample; as in training by default, and at most 512 for a third-party model."""
-    spacing: Literal["time", "jumps"] = "time"
-    """Equal steps in time, or with equally many expected jumps in each step, for hierarchies."""
-    temperature: float = 1.0
-    """Temperature of all distributions that are sampled."""
+    spacing: tuple[Literal["time", "jumps"], ...] = ("time",)
+    """Equal steps in time, or with equally many expected jumps in each step, for hierarchies. With both there are cells
+    of both for the samplers that support both, and of the first alone for the others."""
+    temperature: tuple[float, ...] = (1.0,)
+    """Temperatures of all distributions that are sampled; cells for each."""
     top_p: float = 1.0
     """Keep the fewest tokens with this total probability."""
     pace: str | None = None
@@ -88,28 +109,26 @@ class Options:
             check_sampler(name, "samplers")
         if self.path.suffix == ".png":
             raise ValueError(f"out={self.path}: is the file of the figure, must be another one, for JSON")
-        self.sampling(USUAL[0], 1)
+        for name in ("spacing", "temperature"):
+            if not getattr(self, name):
+                raise ValueError(f"{name}=(): must have at least one value")
+        for cell in self.ways(USUAL[0]):
+            self.sampling(cell)
 
-    def sampling(self, sampler: str, steps: int) -> Sampling:
+    def ways(self, sampler: str) -> Iterator[Cell]:
+        """Yield a cell of one call and one step for every temperature and spacing."""
+        for temperature, spacing in product(dict.fromkeys(self.temperature), dict.fromkeys(self.spacing)):
+            yield Cell(sampler, 1, 1, temperature, spacing)
+
+    def sampling(self, cell: Cell) -> Sampling:
         """Return the sampling options of a cell."""
-        names = "spacing", "temperature", "top_p", "pace", "memory"
-        return Sampling(sampler=sampler, steps=steps, **{name: getattr(self, name) for name in names})
+        own = {name: value for name, value in vars(cell).items() if name != "budget"}
+        return Sampling(**own, top_p=self.top_p, pace=self.pace, memory=self.memory)
 
     @property
     def path(self) -> Path:
         """Path of the result: not among weights, whose folder has a manifest, but here with its name."""
         return result_path(RESULT, self.run, self.out)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A sampler and a number of network calls."""
-
-    sampler: str
-    budget: int
-    """Largest number of network calls of the steps."""
-    steps: int
-    """Steps of the sampler; at a pace of several parts those of each part."""
 
 
 def cells_of(saved: LoadedModel, options: Options, length: int) -> Iterator[Cell]:
@@ -119,24 +138,26 @@ def cells_of(saved: LoadedModel, options: Options, length: int) -> Iterator[Cell
         ValueError: a sampler that does not support the process or the pace; too few calls for a single step.
     """
     for name in options.samplers or USUAL:
-        try:
-            each = cell_measures.fewest_calls(saved, options.sampling(name, 1), length)
-        except ValueError:
-            if options.samplers or name == USUAL[0]:
-                raise
-            continue
-        if max(options.calls) < each:
-            raise ValueError(
-                f"calls={max(options.calls)}: {name} makes up to {each} calls in its smallest number of steps"
-            )
-        yield from (Cell(name, calls, calls // each) for calls in sorted({*options.calls}) if calls >= each)
+        for way in options.ways(name):
+            try:
+                each = cell_measures.fewest_calls(saved, options.sampling(way), length)
+            except ValueError:
+                if way.spacing == options.spacing[0] and (options.samplers or name == USUAL[0]):
+                    raise
+                continue
+            if max(options.calls) < each:
+                raise ValueError(
+                    f"calls={max(options.calls)}: {name} makes up to {each} calls in its smallest number of steps"
+                )
+            budgets = [calls for calls in sorted({*options.calls}) if calls >= each]
+            yield from (replace(way, budget=calls, steps=calls // each) for calls in budgets)
 
 
 def settings_of(saved: LoadedModel, options: Options, length: int, scorer: Scorer | None) -> dict[str, Any]:
     """Return all values that determine the numbers of every cell, the hash of the weights among them."""
-    drawn = protocol(saved, options.sampling(USUAL[0], 1), options.seed, length)
+    drawn = protocol(saved, options.sampling(next(options.ways(USUAL[0]))), options.seed, length)
     judge = {} if scorer is None else {"revision": scorer.revision, "bos": options.scorer_bos, "limit": scorer.limit}
-    return {name: value for name, value in drawn.items() if name not in ("sampler", "steps")} | {
+    return {name: value for name, value in drawn.items() if name not in COLUMNS} | {
         **options.reading.recorded(),
         "samples": options.samples,
         "scorer": None if scorer is None else {"name": scorer.name, **judge},
@@ -147,7 +168,7 @@ def measured(
     saved: LoadedModel, options: Options, cell: Cell, length: int, scorer: Scorer | None, world: World
 ) -> dict[str, Any]:
     """Draw and judge the samples of a cell."""
-    sampling = options.sampling(cell.sampler, cell.steps)
+    sampling = options.sampling(cell)
     with network_calls(saved.model) as made:
         drawn = draw_samples(saved, sampling, options.samples, length, options.batch, options.seed, world)
     documents = [saved.document(tokens) for tokens in drawn]
@@ -165,7 +186,8 @@ def frontier(options: Options, console: Console) -> dict[str, Any]:
     check_model("out", options.path, options.run)
     world = World(0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     saved = options.reading.open(options.run, world.device, options.precision)
-    length = measured_length(saved, options.length, options.sampling(USUAL[0], 1).named(saved).block or 1)
+    first = options.sampling(next(options.ways(USUAL[0])))
+    length = measured_length(saved, options.length, first.named(saved).block or 1)
     cells = list(cells_of(saved, options, length))
     if options.scorer != NONE and saved.layout is not None:
         raise ValueError(f"scorer={options.scorer!r}: must be {NONE!r}, as the samples of {saved.name} are not text")
@@ -180,7 +202,7 @@ def frontier(options: Options, console: Console) -> dict[str, Any]:
         "cells": found,
         "starts": starts,
     }
-    there = [{name: one[name] for name in vars(cells[0])} for one in found]
+    there = [{name: one[name] for name in COLUMNS} for one in found]
     for cell in cells:
         if vars(cell) not in there:
             found.append(measured(saved, options, cell, length, scorer, world))

@@ -70,6 +70,23 @@ def test_without_a_scorer_there_are_entropy_and_calls(options):
     assert options.out.with_suffix(".png").exists()
 
 
+def test_temperatures_and_spacings_have_cells(options, capsys):
+    changed = replace(options, samplers=("ancestral", "confidence"), calls=(4,), temperature=(1.0, 0.5))
+    cells = run(replace(changed, spacing=("time", "jumps")))["cells"]
+    rows = [(cell["sampler"], cell["temperature"], cell["spacing"]) for cell in cells]
+    both = [("ancestral", heat, spacing) for heat in (1.0, 0.5) for spacing in ("time", "jumps")]
+    assert rows == [*both, ("confidence", 1.0, "time"), ("confidence", 0.5, "time")]
+    assert len({cell["entropy"]["value"] for cell in cells}) == len(cells)
+    printed = capsys.readouterr().out
+    assert "ancestral, equal jumps, temperature 0.5" in printed and "confidence, temperature 0.5" in printed
+    alone = replace(options, samplers=("ancestral",), calls=(4,), temperature=(0.5,), spacing=("jumps",))
+    assert run(replace(alone, out=options.out.with_name("alone.json")))["cells"] == [cells[3]]
+    with pytest.raises(ValueError, match=r"spacing='jumps': confidence or .* has no such times"):
+        run(replace(alone, samplers=("confidence",)))
+    with pytest.raises(ValueError, match=r"temperature=\(\): must have at least one value"):
+        replace(options, temperature=())
+
+
 @pytest.mark.slow
 def test_cells_of_the_same_settings_are_kept_and_others_measured_again(options, monkeypatch, capsys):
     first = run(replace(options, samplers=("confidence",)))["cells"]
@@ -151,7 +168,10 @@ def test_quality_of_nothing_is_none(tmp_path):
     assert nothing == {"nats": None, "entropy": None}
     one = quality([[1, 2], []])
     assert one["nats"] is None and one["entropy"]["error"] is None
-    cells = [{"sampler": "a", "calls": 2.0, **nothing}, {"sampler": "b", "calls": 2.0, **one}]
+    cells = [
+        {"sampler": name, "temperature": 1.0, "spacing": "time", "calls": 2.0, **found}
+        for name, found in (("a", nothing), ("b", one))
+    ]
     for scorer, real in itertools.product(({"name": "models/judge"}, None), (nothing, one, None)):
         write_figure(tmp_path / "some.png", dict(protocol={"scorer": scorer}, held_out=real, cells=cells), "nothing")
         assert (tmp_path / "some.png").exists()
