@@ -23,17 +23,7 @@ from typing import Any, Self
 
 import torch
 
-from benchmarks.corpus_study import (
-    BUDGET,
-    LENGTH,
-    TINY,
-    CorpusStudy,
-    Model,
-    collected,
-    joined,
-    known_runs,
-    missing,
-)
+from benchmarks.corpus_study import BUDGET, LENGTH, TINY, CorpusStudy, Model, collected, joined, known_runs, missing
 from benchmarks.made import SCORER, Run, by_text, finished, less, shared, written
 from benchmarks.public_domain import SOURCES
 from benchmarks.study import EDGES, TWO
@@ -198,20 +188,11 @@ class Orders(CorpusStudy):
     def read(self, work: Path, saved: LoadedModel, order: str, group: int) -> Terms:
         """Return the likelihood of the first test documents of every source along an order."""
         sampler, world = make_sampler(saved, order, "orders"), World(0, 1, torch.device("cpu"))
-        edges = len(saved.process.levels) - 1
+        process, steps = saved.process, LENGTH * (len(saved.process.levels) - 1) // group
 
         def measured(batches: Any) -> Terms:
-            steps = LENGTH * edges // group
-            return read(
-                saved.process,
-                saved.denoiser,
-                batches,
-                sampler,
-                steps,
-                self.documents,
-                False,
-                saved.token_parameterization,
-            )[0]
+            meaning = saved.token_parameterization
+            return read(process, saved.denoiser, batches, sampler, steps, self.documents, False, meaning)[0]
 
         texts = [open_prepared(work / "test" / source) for source in SOURCES]
         return joined(tuple(over(text, LENGTH, world, self.documents, self.documents, measured) for text in texts))
@@ -230,12 +211,8 @@ class Orders(CorpusStudy):
 
     def evaluate(self, options: Namespace) -> None:
         """Write the result file."""
-        work = options.work
-
-        runs, masks = (
-            collected(self.runs(work), known_runs(options), "above_masks", self.measure(work)),
-            dict[Any, Run](),
-        )
+        work, masks = options.work, dict[Any, Run]()
+        runs = collected(self.runs(work), known_runs(options), "above_masks", self.measure(work))
         names = {(name, millions, seed): given.output.folder.name for name, millions, seed, given in self.runs(work)}
         for run in runs:
             name = names[run["process"], run["millions"], run["seed"]]
