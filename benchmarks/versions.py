@@ -1,10 +1,12 @@
 """Speed of this checkout against another one: losses, bounds, samplers, a training step, imports.
 
     python -m benchmarks.versions OTHER [--pairs 40]
+    python -m benchmarks.versions OTHER --counts     # on a busy machine: counts alone
 
 OTHER is a checkout of another version. Each version runs in a separate process, with this file and that checkout's
 packages, so this file uses only what 0.1.0 has. The two processes run each case in turns, since the speed of a shared
 machine changes within seconds. Ratios are time of OTHER over time of this one, pair by pair; medians are reported.
+Beside them are counts that no other work on the machine changes: torch operations and Python calls of one run.
 """
 
 import json
@@ -28,6 +30,8 @@ V, CLUSTERS, BATCH, LENGTH, STEPS = 4096, 64, 8, 128, 16
 PROCESSES = ("masked", "hierarchical", "gidd", "uniform")
 SAMPLERS = ("ancestral", "remask", "confidence")
 SERVE, IMPORT = "--serve", "import ddlib"
+SECONDS, COUNTS = "seconds", "counts"
+"""What a process measures of a case."""
 
 
 def process(name: str) -> dd.processes.ForwardProcess:
@@ -107,13 +111,37 @@ def training_step() -> Callable[[], Any]:
 
 
 def serve() -> None:
-    """Run the cases whose names are lines of standard input; print the CPU seconds of each run."""
+    """Run the cases whose names are lines of standard input; print the CPU seconds of each run, or its counts."""
     torch.set_num_threads(1)
     found = cases()
     for line in sys.stdin:
+        quantity, name = line.strip().split(" ", 1)
+        if quantity == COUNTS:
+            print(json.dumps(counted(found[name])), flush=True)
+            continue
         begin = time.process_time()
-        found[line.strip()]()
+        found[name]()
         print(time.process_time() - begin, flush=True)
+
+
+def counted(case: Callable[[], Any]) -> dict[str, int]:
+    """Return the numbers of torch operations and of Python calls in the second run of a case."""
+    case()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        case()
+    operations = sum(event.count for event in profile.key_averages() if event.key.startswith("aten::"))
+    calls = 0
+
+    def called(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(called)
+    try:
+        case()
+    finally:
+        sys.setprofile(None)
+    return {"torch operations": operations, "Python calls": calls}
 
 
 def environment(checkout: Path, bytecode: str) -> dict[str, str]:
@@ -154,9 +182,17 @@ class Version:
                     cwd=self.checkout,
                 ).stdout
             )
+        return float(self.measured(SECONDS, case))
+
+    def counts(self, case: str) -> dict[str, int]:
+        """Return the counts of one run of a case."""
+        return dict(json.loads(self.measured(COUNTS, case)))
+
+    def measured(self, quantity: str, case: str) -> str:
+        """Return the line that the process prints for a case."""
         assert self.worker.stdin is not None and self.worker.stdout is not None
-        self.worker.stdin.write(f"{case}\n")
-        return float(self.worker.stdout.readline())
+        self.worker.stdin.write(f"{quantity} {case}\n")
+        return self.worker.stdout.readline()
 
     def close(self) -> None:
         """Stop the process."""
@@ -182,30 +218,44 @@ def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("other", type=Path)
     parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--counts", action="store_true", help="count again and keep the ratios of the file")
     args = parser.parse_args()
-    here = Path(__file__).parent.parent
-    found = {}
+    here, result = Path(__file__).parent.parent, RESULTS / "versions.json"
     with TemporaryDirectory() as folder:
         other, ours = Version(args.other.resolve(), folder), Version(here, folder)
-        for case in [*cases(), IMPORT]:
-            values = ratios(other, ours, case, args.pairs)
-            low, median, high = statistics.quantiles(values)
-            found[case] = {
-                "median": round(median, 3),
-                "quartiles": [round(low, 3), round(high, 3)],
-                "pairs": args.pairs,
-            }
-            print(f"{median:6.3f} ({low:.2f} to {high:.2f})  {case}", flush=True)
+        made = {
+            "machine": machine(),
+            "command": "python -m benchmarks.versions " + " ".join(["OTHER", *sys.argv[2:]]),
+            "other": git(args.other, "rev-parse", "--short", "HEAD"),
+            "this": git(here, "rev-parse", "--short", "HEAD"),
+        }
+        report = (
+            json.loads(result.read_text(encoding="utf-8")) if args.counts else made | timed(other, ours, args.pairs)
+        )
+        report["counts"] = made | compared(other, ours)
         other.close()
         ours.close()
-    report = {
-        "machine": machine(),
-        "command": f"python -m benchmarks.versions OTHER --pairs {args.pairs}",
-        "other": git(args.other, "rev-parse", "--short", "HEAD"),
-        "this": git(here, "rev-parse", "--short", "HEAD"),
-        "ratios": found,
-    }
-    (RESULTS / "versions.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    result.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def timed(other: Version, ours: Version, pairs: int) -> dict[str, Any]:
+    """Return the ratios of all cases."""
+    found = {}
+    for case in [*cases(), IMPORT]:
+        low, median, high = statistics.quantiles(ratios(other, ours, case, pairs))
+        quartiles = [round(low, 3), round(high, 3)]
+        found[case] = {"median": round(median, 3), "quartiles": quartiles, "pairs": pairs}
+        print(f"{median:6.3f} ({low:.2f} to {high:.2f})  {case}", flush=True)
+    return {"ratios": found}
+
+
+def compared(other: Version, ours: Version) -> dict[str, Any]:
+    """Return the counts of all cases in both versions."""
+    found = {}
+    for case in cases():
+        found[case] = {"other": other.counts(case), "this": ours.counts(case)}
+        print(case, found[case], flush=True)
+    return {"cases": found}
 
 
 def git(checkout: Path, *arguments: str) -> str:
