@@ -186,6 +186,12 @@ def main(arguments: Sequence[str] | None = None) -> Clusters:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/clusters"))
     options, console = parser.parse_args(arguments), make_console()
+    with plain_errors():
+        return found(options, console)
+
+
+def found(options: argparse.Namespace, console: Console) -> Clusters:
+    """Find the clusters, write them with a report and a figure, and return them."""
     words = read_words(options, console)
     clusters = compare(words, options, console)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -219,5 +225,4 @@ def advice(options: argparse.Namespace) -> str:
 
 
 if __name__ == "__main__":
-    with plain_errors():
-        command(main)
+    command(main)

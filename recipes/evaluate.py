@@ -65,8 +65,8 @@ class Options:
     bound_steps: int | None = None
     """Measure the bound of this many even steps, as T of D3PM, instead of that of continuous time."""
     bound_levels: str | None = None
-    """Coupling of the noise between tokens of a sequence, "independent" or "balanced", with the same mean and less
-    variance; by default balanced, where the process supports it."""
+    """How the noise of a sequence is drawn: "independent" for each token, or "balanced", which keeps the mean of the
+    bound and lowers its variance; by default balanced, where the process supports it."""
     times: str = "optimal"
     """Density of the times: optimal, with the smallest error; uniform, beta:a=2,b=1, bell:mean=0,spread=1."""
     likelihood: str | None = None
@@ -74,7 +74,8 @@ class Options:
     likelihood_steps: int | None = None
     """Maximum number of calls, several edges in each; by default one per edge."""
     likelihood_group: int | None = None
-    """Number of edges in each call, and what drawing them together and the order cost, by two more calls per edge."""
+    """Jumps (for masks: positions) in each network call. Also measures what drawing them together costs and what the
+    order costs, by up to two more calls per jump."""
     scorer: str = "gpt2-large"
     """Causal language model for generative perplexity: owner/name on the hub, or a folder; "none" to leave it out."""
     scorer_bos: bool = False
@@ -226,7 +227,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "beginning": "given" if given else "counted",
             "pace": repr(pace),
             "times": (
-                "one per block of a sequence and replicate, even over its blocks and stratified over the corpus"
+                "one per block, sequence and replicate, evenly spread over the blocks, stratified over the corpus"
                 if at_once(pace, saved.denoiser)
                 else "one per sequence and replicate, stratified over the corpus"
             ),
@@ -257,7 +258,10 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         limits = options.samples, length, options.batch, options.seed
         drawn = draw_samples(saved, options.sampling, *limits, world)
     if metrics is not None and world.first:
-        result["samples"] = measured(metrics, saved, drawn, data, options.sampling, options.seed)
+        try:
+            result["samples"] = measured(metrics, saved, drawn, data, options.sampling, options.seed)
+        except ValueError as error:  # of these samples, as of a network that was hardly trained
+            result["protocol"]["no_samples"] = warned(error, "metrics of samples")
     if scored:
         try:
             result["generative"] = (

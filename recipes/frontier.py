@@ -32,7 +32,8 @@ from recipes.evaluation.generative import NONE
 from recipes.evaluation.report import check_model, result_path, write
 from recipes.evaluation.samples import draw_samples
 from recipes.generation.calls import network_calls
-from recipes.generation.sampling import Sampling, protocol
+from recipes.generation.samples import protocol
+from recipes.generation.sampling import Sampling
 from recipes.metrics.scoring import Scorer, load_scorer
 from recipes.model_io import LoadedModel, LoadOptions, Precision, measured_length
 from recipes.model_io.samplers import check_sampler
@@ -73,7 +74,8 @@ class Options:
     """Samplers, with options as in recipes.generate; by default ancestral, and first_hitting and confidence where the
     process has levels."""
     calls: tuple[int, ...] = (4, 8, 16, 32, 64, 128)
-    """Largest numbers of network calls per sample. Steps without a jump make none: the calls made are measured too."""
+    """Largest numbers of network calls per sample. A step in which no position changes makes none, so the number of
+    calls that were made is measured as well."""
     samples: int = 64
     """Number of unconditional samples of each cell."""
     length: int | None = None

@@ -229,7 +229,7 @@ def generate(options: Options, console: Console) -> list[str]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     saved = options.reading.open(options.run, device, options.precision)
     if own := options.out is not None and saved.layout is not None and options.out.suffix in SUFFIXES:
-        symbols = names_of(saved.tokenizer, saved.process.vocab_size)
+        symbols = names_of(saved.tokenizer, saved.layout.ends)
         check_samples(options.out, symbols, saved.layout)
     elif options.out is not None and options.out.suffix in (*PNG, *FILMS, *MIDI, *FASTA):
         raise ValueError(

@@ -24,7 +24,8 @@ from recipes.config import at_least, check_keys, own_times
 from recipes.console import command, plain_errors
 from recipes.generation.batches import batches
 from recipes.generation.prompt import check_known
-from recipes.generation.sampling import Sampling, draw, protocol
+from recipes.generation.samples import protocol
+from recipes.generation.sampling import Sampling, draw
 from recipes.metrics import given
 from recipes.model_io import Precision, measured_length, open_saved
 
@@ -228,7 +229,8 @@ class DiffusionLM(LM):
     def _job(self, context: str, options: dict[str, Any]) -> tuple[tuple[int, ...], float, int]:
         """Return prompt, temperature and number of tokens."""
         limit = min(int(options.get("max_gen_toks", GENERATED)), self.length // 2)
-        prompt = self._words(context)[-(self.length - (self._whole(limit) if self.saved.leads else limit)) :]
+        prompt, kept = self._words(context), self.length - (self._whole(limit) if self.saved.leads else limit)
+        prompt = prompt[max(len(prompt) - kept, 0) :]
         temperature = float(options.get("temperature", 1.0)) if options.get("do_sample") else 0.0
         return tuple(prompt), temperature, limit
 

@@ -1,6 +1,6 @@
 """Drug-like molecules as SMILES: 1.58 million of MOSES.
 
-    pip install "ddlib[molecules]"                                         # the data are in the package molsets
+    pip install "ddlib[molecules]" && pip install --no-deps molsets        # rdkit; the data are in molsets
     python -m recipes.molecules masks --smoke                              # two to three minutes on two cores
     python -m recipes.evaluate runs/smoke/molecules/masks --samples 64 --steps 32
     python -m recipes.molecules masks                                      # full size, one device

@@ -131,11 +131,18 @@ def about_loss(recipe: Path) -> str:
     """Return the recipe's description of the loss alone; other parts may need packages that are not installed."""
     if not recipe.is_file():
         return ""
-    values = yaml.safe_load(recipe.read_text(encoding="utf-8")).get("loss", {})
+    values = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     try:
-        return read_loss(values).about()
+        return read_loss(values.get("loss", {})).about(padded(values.get("data", {})))
     except (ImportError, ValueError):  # a weighting of a package that is not installed
         return ""
+
+
+def padded(data: Record) -> bool:
+    """Return whether rows have padding, from the plain values of a recipe's data: as ``Watch`` does in training."""
+    corpus = data.get("corpus") or {}
+    symbols = isinstance(corpus, dict) and "source" in corpus
+    return not data.get("wrap", False) and (not symbols or bool(corpus.get("ends", False)))
 
 
 def _level(name: str) -> str:
@@ -159,13 +166,19 @@ def smoothed(values: Numbers, decay: float) -> Numbers:
     return np.array(means)
 
 
+def _hours(seconds: Curve, step: Numbers) -> Numbers:
+    """Return the hours of training after each step, 0 at the first."""
+    begin = (np.insert(values, 0, 0.0) for values in (seconds.step, seconds.value))
+    return np.interp(step, *begin) / 3600
+
+
 Place = Callable[[Run, Numbers], Numbers]
 Line = tuple[Run, Numbers, Numbers]
 
 PLACES: dict[str, tuple[str, Place]] = {
     "step": ("step", lambda run, step: step),
     "tokens": ("tokens seen", lambda run, step: step * run.tokens),
-    "hours": ("hours of training", lambda run, step: np.interp(step, run.seconds.step, run.seconds.value) / 3600),
+    "hours": ("hours of training", lambda run, step: _hours(run.seconds, step)),
 }
 """Label of the horizontal axis, and the coordinate of a run after a number of steps."""
 
@@ -227,6 +240,8 @@ def draw_levels(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) ->
 def frame(axes: Axes, shown: Sequence[Line]) -> None:
     """Set limits that leave out the beginning of a run, far above the rest."""
     value = np.concatenate([value for _, _, value in shown])
+    if not np.isfinite(value).any():  # of runs that diverged from the first record on
+        return
     late = np.concatenate([step >= BEGINNING * run.loss.step[-1] for run, step, _ in shown])
     low, high = np.nanmin(value), np.nanmax(value[late] if np.isfinite(value[late]).any() else value)
     margin = 0.06 * (high - low) or 0.1

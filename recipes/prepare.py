@@ -117,6 +117,12 @@ def _symbols(given: argparse.Namespace) -> SymbolCorpus:
         raise ValueError(
             f"validation={given.validation!r}: {given.kind} has no files; hold out sequences by --held-out"
         )
+    labels = values.get("labels")
+    if given.validation is not None and isinstance(labels, str) and Path(labels).is_file():
+        raise ValueError(
+            f"labels={labels!r}: a file of the training labels, not with validation={given.validation!r}, which has "
+            "other sequences; hold out sequences by --held-out, or call recipes.data.prepare_ids with both"
+        )
     validation = None if given.validation is None else values | {"files": given.validation}
     return SymbolCorpus(
         source=values, held_out=given.held_out, validation=validation, by="label" if given.by_label else None,

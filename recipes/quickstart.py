@@ -23,7 +23,7 @@ from ddlib.hierarchies import save_clusters
 from ddlib.vocabulary import fingerprint
 from recipes.comparison.figure import write_figure
 from recipes.comparison.training import Config, Data, Trained, baselines, documents, evaluate, train
-from recipes.console import command, make_console, on_its_way, render
+from recipes.console import command, make_console, on_its_way, plain_errors, render
 from recipes.data import Prepared, text
 from recipes.embeddings import embeddings
 from recipes.embeddings.grouping import given_clusters
@@ -201,7 +201,8 @@ def main(arguments: Sequence[str] | None = None) -> Result:
     chosen = {name: value for name, value in given.items() if value is not None}
     if chosen.get("steps", 1) < 1:
         parser.error(f"--steps {chosen['steps']}: must be at least 1")
-    return run(replace(base, **chosen), make_console())
+    with plain_errors():
+        return run(replace(base, **chosen), make_console())
 
 
 if __name__ == "__main__":

@@ -43,12 +43,14 @@ class Guidance(Part):
         strength: a number, or a function of the time.
         on: "tokens" or "states".
         interval: two times; outside this interval the strength is ``outside``.
-        parameterization: meaning of the logits of the parts, as in ``nelbo``.
+        parameterization: meaning of the logits of the denoising parts, as in ``nelbo``; None for their attribute of
+            that name, or "cavity" without one.
+        denoisers: the denoising parts, by name, whose attribute is read.
 
     Raises:
         TypeError: not a process; a strength that is neither a number nor a function.
         ValueError: a strength below ``least`` or not finite, another ``on``, an interval outside [0, 1] or of width 0,
-            an unknown parameterization.
+            an unknown parameterization; denoisers that state different ones.
     """
 
     parts: ClassVar[tuple[str, ...]]
@@ -62,7 +64,7 @@ class Guidance(Part):
 
     def __init__(
         self, process: ForwardProcess, strength: Strength, on: str, interval: Sequence[float],
-        parameterization: Parameterization,
+        parameterization: Parameterization | None, denoisers: Mapping[str, Denoiser] | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(process, ForwardProcess):
             raise TypeError(f"process is {process!r}, must be a ddlib.processes.ForwardProcess")
@@ -75,8 +77,13 @@ class Guidance(Part):
         low, high = (check_number(f"interval[{i}]", end, 0, 1, "in [0, 1]") for i, end in enumerate(interval))
         require(low < high, f"interval is {interval!r}, must be two times, the earlier first")
         self.interval = (low, high)
-        layout_of(process, parameterization)  # raises if unknown
-        self.of_parts = parameterization
+        stated = {name: Capabilities.of(part).parameterization for name, part in (denoisers or {}).items()}
+        found = next(iter(stated.values()), "cavity") if parameterization is None else parameterization
+        differ = parameterization is None and any(one != found for one in stated.values())
+        each = ", ".join(f"{name} has {one!r}" for name, one in stated.items())
+        require(not differ, f"parameterization is None, must be given: {each}")
+        layout_of(process, found)  # raises if unknown
+        self.of_parts = found
         self._place = place_of(process) if on == "states" else TokenTarget
         if self._place is ChildTarget:
             layout_of(process, "children")  # raises if a state has no children

@@ -57,7 +57,8 @@ class ClassifierBased(Guidance):
         how: "exact" or "first order".
         on: "tokens" or "states"; by default "states" in a plain hierarchy, else "tokens", which all samplers support.
         interval: two times; outside this interval only the denoiser is used.
-        parameterization: meaning of the logits of the denoiser, as in ``nelbo``.
+        parameterization: meaning of the logits of the denoiser, as in ``nelbo``; by default its attribute of that name,
+            or "cavity" without one.
 
     Raises:
         TypeError, ValueError: as ``Guidance``; another ``how``. When called: a classifier that returns another shape,
@@ -70,7 +71,7 @@ class ClassifierBased(Guidance):
     def __init__(
         self, process: ForwardProcess, denoiser: Denoiser, classifier: Classifier, strength: Strength = 1.0,
         how: str = "exact", on: str | None = None, interval: Sequence[float] = (0.0, 1.0),
-        parameterization: Parameterization = "cavity",
+        parameterization: Parameterization | None = None,
     ) -> None:  # fmt: skip
         check_part("denoiser", denoiser, "a denoiser (z, t) -> logits")
         check_part("classifier", classifier, "a function (states, t) -> log p(y|z)")
@@ -78,7 +79,7 @@ class ClassifierBased(Guidance):
         self.denoiser, self.classifier, self.how = denoiser, classifier, how
         if on is None and isinstance(process, ForwardProcess):
             on = "states" if place_of(process) is ChildTarget else "tokens"
-        super().__init__(process, strength, str(on), interval, parameterization)
+        super().__init__(process, strength, str(on), interval, parameterization, {"denoiser": denoiser})
 
     @property
     def special_cases(self) -> Mapping[float, Denoiser]:
@@ -127,7 +128,8 @@ class ClassifierBased(Guidance):
     def _sloping(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
         with torch.inference_mode(False), torch.enable_grad():
             states = self._states(place.z).requires_grad_()
-            log_prob = self._class_log_prob(states, place.network_time)
+            # a copy, since a tensor made in inference mode cannot be saved for the backward pass
+            log_prob = self._class_log_prob(states, place.network_time.clone())
             differentiable = log_prob.requires_grad
             slope = torch.autograd.grad(log_prob.sum(), states, allow_unused=True)[0] if differentiable else None
         if slope is None:

@@ -40,7 +40,8 @@ class ClassifierFree(Guidance):
             w, gamma = w + 1. To steer away from a condition, exchange the parts.
         on: "tokens" or "states".
         interval: two times; outside this interval only the conditional is used (Kynkäänniemi et al., arXiv 2404.07724).
-        parameterization: meaning of the logits of both parts, as in ``nelbo``.
+        parameterization: meaning of the logits of both parts, as in ``nelbo``; by default their attribute of that name,
+            or "cavity" without one.
 
     Raises:
         TypeError, ValueError: as ``Guidance``; a part that is not callable; parts with different vocabularies, detected
@@ -61,7 +62,7 @@ class ClassifierFree(Guidance):
 
     def __init__(
         self, process: ForwardProcess, conditional: Denoiser, unconditional: Denoiser, strength: Strength,
-        on: str = "tokens", interval: Sequence[float] = (0.0, 1.0), parameterization: Parameterization = "cavity",
+        on: str = "tokens", interval: Sequence[float] = (0.0, 1.0), parameterization: Parameterization | None = None,
     ) -> None:  # fmt: skip
         parts = {"conditional": conditional, "unconditional": unconditional}
         for name, part in parts.items():
@@ -69,7 +70,7 @@ class ClassifierFree(Guidance):
         split = {name: part for name, part in parts.items() if implements(part, SplitDenoiser)}
         check_widths({name: len(part.output_weights()[0]) for name, part in split.items()})
         self.conditional, self.unconditional = conditional, unconditional
-        super().__init__(process, strength, on, interval, parameterization)
+        super().__init__(process, strength, on, interval, parameterization, parts)
 
     @property
     def special_cases(self) -> Mapping[float, Denoiser]:

@@ -108,6 +108,11 @@ def sequence_bounds(
         **options: those of ``ddlib.bound``. Without a ``density`` times are drawn from the one of least variance, where
             the process has it.
     """
+    if "position" not in labels:
+        raise ValueError(
+            "labels have no position, which determines the noise of a sequence: wrap the data of the evaluation in "
+            "Positions, so that each item has one"
+        )
     x, mask, position = labels["x"], labels["mask"], labels["position"]
     if "density" not in options:
         options["density"] = least_variance(process, x.shape[1])

@@ -70,14 +70,16 @@ def draw_samples(
 
     A sharded network gathers its weights in ``forward`` alone, so no other method of it is called.
     """
-    training, denoiser = network.training, cast(Denoiser, network)
+    modes, denoiser = {module: module.training for module in network.modules()}, cast(Denoiser, network)
     if is_sharded(network):
         denoiser = network.__call__
         options = {"parameterization": getattr(network, "parameterization", None), **options}
     network.eval()
-    tokens = sample(process, denoiser, shape, *args, **options)
-    network.train(training)
-    return tokens
+    try:
+        return sample(process, denoiser, shape, *args, **options)
+    finally:  # each module in its former mode: some may be frozen
+        for module, training in modes.items():
+            module.training = training
 
 
 def write_samples(path: Path, tokens: Tokens, decode: Callable[[list[int]], str] | None = None) -> None:

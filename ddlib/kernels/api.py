@@ -78,7 +78,8 @@ def linear_nelbo(
         the logits; ``linear_training_loss`` does not, if the loss is reduced to a scalar.
 
     Raises:
-        TypeError, ValueError: as ``nelbo``; shapes that do not match.
+        TypeError, ValueError: as ``nelbo``; shapes that do not match. NaN in ``hidden`` or ``weight`` raises no error:
+            as the logits are not checked, it gives NaN.
     """
     options = LossOptions(parameterization=parameterization)
     rows, layer = _batch(process, hidden, weight, x, z, t, bias, chunk, parameterization)

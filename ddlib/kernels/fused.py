@@ -177,8 +177,9 @@ class SummedLoss(torch.autograd.Function):
     def forward(ctx: Any, blocks: Any, rows: Rows, chunk: int | None, scale: Tensor, *layer: Any) -> Any:
         derive = any(tensor is not None and tensor.requires_grad for tensor in layer)
         values, gradients = run(Layer(*layer), blocks, rows, scale if derive else None, chunk)
-        if gradients is not None:
-            ctx.save_for_backward(*_like(gradients, Layer(*layer)))
+        own = (None,) * len(layer) if gradients is None else _like(gradients, Layer(*layer))
+        # the scale has a gradient if the speeds of the process are learned
+        ctx.save_for_backward(*own, values.to(scale.dtype) if scale.requires_grad else None)
         ctx.mark_non_differentiable(values)
         return (values * scale.to(values.dtype)).sum(), values
 
@@ -188,7 +189,8 @@ class SummedLoss(torch.autograd.Function):
         saved = ctx.saved_tensors
         if slope.device.type != "cpu" or slope != 1:  # a comparison would synchronise an accelerator
             saved = tuple(None if tensor is None else tensor * slope.to(tensor.dtype) for tensor in saved)
-        return None, None, None, None, *saved
+        *own, of_scale = saved
+        return None, None, None, of_scale, *own
 
 
 def _like(gradients: Gradients, layer: Layer) -> tuple[Tensor | None, ...]:

@@ -71,7 +71,8 @@ def hierarchy(
             bbox={"boxstyle": "round,pad=0.2", "facecolor": background, "edgecolor": "none"},
         )  # fmt: skip
 
-    sizes = [torch.bincount(hierarchy.between(0, i).parents) for i in range(1, hierarchy.depth + 1)]
+    parents = [hierarchy.between(0, i).parents for i in range(1, hierarchy.depth + 1)]
+    sizes = [torch.bincount(one, minlength=hierarchy.levels[i]) for i, one in enumerate(parents, start=1)]
     for (level, index), place in layout.place.items():
         count = f" ({int(sizes[level - 1][index]):,})" if level and not whole else ""
         background = found[level].colour
@@ -120,8 +121,9 @@ def _arrange(hierarchy: Hierarchy, level: int, index: int, width: int, layout: _
         if len(shown) < len(children):
             places.append(layout.line())
             layout.rest.append((level - 1, places[-1], len(children) - len(shown)))
-        place = (places[0] + places[-1]) / 2
         layout.edges += [((level, index), child) for child in places]
+        places = places or [layout.line()]  # a state that is no child's most likely parent
+        place = (places[0] + places[-1]) / 2
     layout.place[level, index] = place
     return place
 

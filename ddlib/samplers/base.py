@@ -231,7 +231,7 @@ def _picked(memo: Any, size: int, rows: Tensor) -> Any:
         return type(memo)(*members) if hasattr(memo, "_fields") else type(memo)(members)
     what = f"a tensor of shape {tuple(memo.shape)}" if isinstance(memo, Tensor) else repr(memo)
     raise TypeError(
-        f"memo holds {what}, must be numbers and tensors of the {size} rows, or tuples of them: override pick"
+        f"memo holds {what}, must be numbers and tensors of the {size} rows, or tuples of them: override select_rows"
     )
 
 

@@ -33,7 +33,8 @@ class Confidence(OrderedSampler):
     Without ``per_step`` and ``threshold`` the remaining edges of a row are split evenly over the remaining steps, as in
     LLaDA. With as many steps as edges one position descends per network call, and the joint distribution of a sequence
     is exact in every order. Positions in the same step are drawn independently. Scores are computed from the logits
-    before temperature and truncation. Rows are counted separately; the network is not evaluated at finished rows.
+    before temperature and truncation. Rows are counted separately; the network is not evaluated at finished rows,
+    except with ``edit``.
 
     With ``edit`` a token that was drawn is replaced in later steps by the likeliest token of the network's output at
     its position, if that is another one with a probability above ``edit``. This is token-to-token editing as LLaDA2.1
@@ -53,8 +54,8 @@ class Confidence(OrderedSampler):
         threshold: all positions with at least this score descend at once, at least the best one, and at least as many
             as an even split requires; a number, or one per edge, starting at the tokens. Excludes ``per_step``.
         temperature: scale of Gumbel noise that is added to the scores for the choice (Dream's ``alg_temp``), not for
-            the draw; a threshold is compared to scores without it. 0 is deterministic; scores that agree to five digits
-            are ordered by position.
+            the draw; a threshold is compared to scores without it. 0 is deterministic; scores that are equal after
+            rounding to five digits are ordered by position.
         force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
         edit: probability in [0, 1) above which another token replaces one that was drawn; None for no editing.
         edit_steps: largest number of steps that edit a row without masks; along blocks, for each block.
@@ -86,7 +87,7 @@ class Confidence(OrderedSampler):
             )
         else:
             self.threshold = None if threshold is None else _bound("threshold", threshold, score)
-        self.temperature = check_number("temperature", temperature, 0, 1e6, ">= 0")
+        self.temperature = check_number("temperature", temperature, 0, 1e6, "in [0, 1e6]")
         super().__init__(force_transition)
         self.edit = None if edit is None else check_number("edit", edit, 0, math.nextafter(1, 0), "in [0, 1)")
         self.edit_steps = check_count("edit_steps", edit_steps, 0)

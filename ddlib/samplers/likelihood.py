@@ -68,9 +68,10 @@ def likelihood(
         denoiser: ``(z, t) -> logits`` as ``sample`` takes it; put a module into ``eval()`` first.
         x: (B, L) tokens.
         order: a sampler with a deterministic order, such as ``LeftToRight()``; default ``Confidence()``.
-        steps: maximal number of network calls; default the number of edges of a sequence. Along a pace, for each block.
+        steps: maximal number of network calls; default the number of edges of a sequence, which must be equal for all
+            sequences if the order depends on the times of the steps. Along a pace, for each block.
         group: number of positions that descend an edge per network call, in place of ``steps``; more where the order
-            selects more. With a number of positions that it divides, as in ``sample`` with fewer steps.
+            selects more. If it divides the number of positions, this is the model of ``sample`` with fewer steps.
         pace: ``Blocks`` for sequences drawn block by block, each in this order, as in ``sample``; the denoiser then
             takes times (B, L). None for the whole sequence.
         keep: whether a ``ddlib.typing.BlockDenoiser`` caches its computations for earlier blocks, as in ``sample``.
@@ -102,7 +103,7 @@ def likelihood(
     free = free_positions(process, x, order, mask, given)
     network = ModelWrapper(process, denoiser, parameterization, compact)
     calls, terms = 0, torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-    for here, run in block_runs(network, x, free, pace, keep, steps, group):
+    for here, run in block_runs(network, x, order, free, pace, keep, steps, group):
         for step in read_steps(cast(OrderedSampler, order), run, x[:, here], group):
             terms[:, here] += step.log_probs
             calls += 1
@@ -157,6 +158,7 @@ def free_positions(
 def block_runs(
     network: ModelWrapper,
     x: Tokens,
+    order: Sampler,
     free: Bool[Tensor, "B L"],
     pace: Pace | None,
     keep: bool | str,
@@ -178,7 +180,13 @@ def block_runs(
     for start in range(0, length, size):
         here, later = slice(start, start + size), slice(start + size, None)
         own = free[:, here]
-        edges = max(1, (len(process.levels) - 1) * int(own.sum(-1).max()))
+        fewest, most = (int(end) for end in own.sum(-1).aminmax())
+        require(
+            not order.by_times or steps is not None or group is not None or fewest == most,
+            f"steps is None, must be given: {order!r} depends on the times of the steps, and the sequences have from "
+            f"{fewest} to {most} positions to draw",
+        )
+        edges = max(1, (len(process.levels) - 1) * most)
         times = torch.linspace(1, 0, (check_count("steps", edges if steps is None else steps)) + 1, dtype=torch.float64)
         if contexts is None:
             block = network
@@ -187,7 +195,7 @@ def block_runs(
         else:  # as sample draws them: noise at time 1 behind a block, and given tokens at time 0
             behind, after = (torch.where(free[:, later], v, x[:, later]) for v in (noise[:, later], process.vocab_size))
             block = network.within(contexts.at(x[:, :start], after, behind, free[:, later].to(torch.float64)))
-        # the prior is deterministic, but init draws from it: a separate generator leaves the caller's unchanged
+        # init consumes random numbers although the prior is deterministic: a separate generator for them
         generator = torch.Generator(x.device)
         yield here, SamplingContext(process, block, unchanged, times.to(x.device), own, generator)
 

@@ -104,7 +104,7 @@ def order_costs(
     assert isinstance(order, OrderedSampler)
     network, first = ModelWrapper(process, denoiser, parameterization, compact), LeftToRight(order.force_transition)
     nats, calls = torch.zeros(3, len(x), dtype=torch.float64, device=x.device), 0
-    for here, run in block_runs(network, x, free, pace, keep, None, group):
+    for here, run in block_runs(network, x, order, free, pace, keep, None, group):
         start, parts = State(x, nats), list[_Moves]()
         for step in read_steps(order, run, x[:, here], group):
             start = start if parts else step.state

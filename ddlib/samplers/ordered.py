@@ -121,8 +121,8 @@ class OrderedSampler(Sampler):
         """Choose the positions that descend an edge, row by row; deterministic without noise.
 
         Args:
-            score: (B, L) scores of the child distributions, highest first; scores that agree to five digits are ordered
-                by position.
+            score: (B, L) scores of the child distributions, highest first; scores that are equal after rounding to five
+                digits are ordered by position.
             level: (B, L), 0 at tokens and at the prompt.
             steps: number of remaining steps, this one included; at least an even split of the edges over them descends.
             noise: (B, L), noise and priority, added to the scores for sorting.
@@ -211,8 +211,14 @@ class OrderedSampler(Sampler):
 
 
 def _rounded(preference: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
-    """Round scores: equal states have equal scores up to the network's rounding errors, which depend on the batch."""
-    return preference.round(decimals=5)
+    """Round scores to five digits, of those below 0.1 five significant ones.
+
+    Equal states have equal scores up to the network's rounding errors, which depend on the batch. Scores of a network
+    that is hardly trained are small: with five decimals many of them would be equal, and be ordered by position.
+    """
+    unit = 10.0 ** (preference.abs().clamp_min(1e-30).log10().floor() - 4)
+    small = (preference / unit).round() * unit
+    return torch.where(preference.abs() < 0.1, small, preference.round(decimals=5))
 
 
 def finite_log(probs: Float[Tensor, "n K"]) -> Float[Tensor, "n K"]:

@@ -113,7 +113,9 @@ class Remask(Sampler):
         psi, level, target = state.memo.clone(), process.level_of(z), process.sample_level(z, t, s, run.generator)
         ascends = rand(z.shape, run.generator, z.device) < doubt(psi, level, sigma)
         target = torch.where(ascends & (target == level), level + 1, target)
-        return State(shift(run, z, t, s, target, self.force_transition, psi), s, psi)
+        z = shift(run, z, t, s, target, self.force_transition, psi)
+        # an ascended state was not drawn by descending
+        return State(z, s, torch.where(target > level, torch.inf, psi))
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

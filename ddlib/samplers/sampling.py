@@ -96,8 +96,8 @@ def sample(
         length: rule that lengthens and shortens each sequence while it is drawn, such as ``RhoEOS`` and ``Daedal``; L
             is then the largest length. The prompt holds tokens at the beginning alone. None for sequences of length L.
         constraint: automaton that accepts each sequence, prompt included. It excludes tokens first; ``forbidden``,
-            ``temperature`` and truncation act on the others. For masked diffusion, and samplers that draw by
-            ``apply_predictions`` (``Sampler.supports_constraint``).
+            ``temperature`` and truncation act on the others. For masks, and trees whose clusters keep their tokens (xi
+            = 1), and samplers that draw by ``apply_predictions`` (``Sampler.supports_constraint``).
         memory: whether each call of the network takes the features of the sequence's previous call, for a
             ``ddlib.typing.TakesMemory`` such as ``DiT(memory=True)``. Without it the network is called as ``bound``
             and ``likelihood`` call it, without memory.
@@ -140,6 +140,8 @@ def sample(
         )
     grid = equal_times(128 if steps is None else steps) if times is None else check_times(times)
     truncation = Truncation(temperature, top_p, top_k, min_p)
+    if not isinstance(endings, Sequence):
+        raise TypeError(f"endings is {endings!r}, must be a list of ddlib.samplers.Ending objects")
     for ending in endings:
         if not isinstance(ending, Ending):
             raise TypeError(f"endings holds {ending!r}, must be ddlib.samplers.Ending objects such as EndOfText(token)")
@@ -177,7 +179,7 @@ def sample(
     if memory:
         check_memory(model.capabilities, sampler, pace, compact)
         model = model.within(MemoryContext(denoiser))
-    check_guided(model, sampler, plain=truncation.idle and not processors)
+    check_guided(model, sampler, plain=truncation.idle and not processors, endings=endings)
     reuse = reuse_of(keep)
     check_reuse(reuse, pace, model.capabilities, sampler)
     for name, rule in (("length", length), ("constraint", constraint)):
@@ -204,9 +206,10 @@ def sample(
 
 def _seeded(seeds: Sequence[int], generator: Generator, rows: int, device: torch.device) -> KeyedGenerator:
     if not isinstance(seeds, Sequence):
-        raise TypeError(f"seeds is {seeds!r}, must hold one for each of the {rows} rows of shape")
+        raise TypeError(f"seeds is {seeds!r}, must be a list of ints, one for each of the {rows} rows of shape")
     require(generator is None, f"seeds is {seeds!r} and generator is {generator!r}, only one may be given")
     require(len(seeds) == rows, f"seeds holds {len(seeds)}, must be {rows}, one for each row of shape")
+    require(max(seeds, default=0) < 2**63, f"seeds holds {max(seeds, default=0)}, must be below 2^63")
     index = torch.tensor([check_count("seeds", seed, 0) for seed in seeds], device=device)
     return KeyedGenerator(0, 0, index)
 
@@ -239,7 +242,8 @@ def _prompt(
         require(bool(tokens.all()), "prompt holds masks or clusters, must be tokens unless infill=True")
     require(
         bool((tokens | (given == process.num_states - 1)).all()),
-        f"prompt holds clusters, must be tokens, or the mask {process.num_states - 1} where infill=True draws a token",
+        f"prompt holds clusters or another mask, must be tokens, or the last mask {process.num_states - 1} where "
+        "infill=True draws a token",
     )
     fixed[:, : given.shape[1]] = torch.where(tokens, given, 0)
     free[:, : given.shape[1]] = ~tokens

@@ -21,6 +21,9 @@ from ddlib.utils.validation import check_count, check_number, require
 class Ending(ABC):
     """Base class of stopping criteria: after every step, selects finished positions, which are fixed like a prompt."""
 
+    uses_predictions: bool = False
+    """True if ``finished`` reads distributions of tokens, which a guidance of states does not have."""
+
     def check(self, process: ForwardProcess) -> None:
         """Raise before sampling if the process is not supported."""
         return None
@@ -152,8 +155,10 @@ class Settled(Ending):
         steps: required number of consecutive comparisons without a change.
     """
 
+    uses_predictions = True
+
     def __init__(self, entropy: float = 0.005, steps: int = 1) -> None:
-        self.entropy = check_number("entropy", entropy, 0, 1e6, ">= 0")
+        self.entropy = check_number("entropy", entropy, 0, 1e6, "in [0, 1e6]")
         self.steps = check_count("steps", steps)
 
     def finished(

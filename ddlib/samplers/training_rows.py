@@ -15,7 +15,7 @@ from ddlib.samplers.base import Sampler, SamplingContext, level_process
 from ddlib.samplers.ordered import OrderedSampler, check_order, finite_log, model_time
 from ddlib.samplers.runtime.model import ModelWrapper, Predictions
 from ddlib.samplers.runtime.reverse_step import Uniforms
-from ddlib.typing import Denoiser, PaddingMask, Tokens
+from ddlib.typing import Denoiser, PaddingMask, Times, Tokens
 from ddlib.utils.random import KeyedGenerator, rand
 from ddlib.utils.validation import check_count, check_padding, check_shape
 from ddlib.weightings import Constant
@@ -97,8 +97,8 @@ class TrainingRows:
         self.x, self.free = x.clone(), torch.ones_like(x, dtype=torch.bool) if mask is None else mask.clone()
         state = order.init(self._run(_AGES))
         self._memo = state.memo
-        self.z, self.t, self._score = torch.where(self.free, state.z, x), state.t, self._unknown()
-        # rows of different progress, so that not all of them are young together
+        self.z, self._t, self._score = torch.where(self.free, state.z, x), state.t, self._unknown()
+        # rows of different progress, so that not all of them start from masks at once
         number = torch.div(self._edges * self.index, self.total, rounding_mode="floor")
         self._descend_at_random(number, self._run(_FIRST))
         self._current = self._run(_LATER)
@@ -124,6 +124,11 @@ class TrainingRows:
             parameterization=self.parameterization,
             measure=self._edges.to(torch.float64) / summed.clamp_min(1),
         )
+
+    @property
+    def t(self) -> Times:
+        """Time of each row for the network, (B,), in the default dtype."""
+        return self._t.to(torch.get_default_dtype())
 
     @property
     def levels(self) -> Int64[Tensor, "B L"]:
@@ -156,7 +161,7 @@ class TrainingRows:
             score = self.order.confidence_of(probs).to(torch.float64)  # of all tokens under the states
         elif whole:
             # finite, so that distributions over the tokens of an unlikely cluster have a sum
-            part = Predictions(self._current.network, finite_log(probs), b, i, self.z[b, i], self.t[b], self.z[b, :0])
+            part = Predictions(self._current.network, finite_log(probs), b, i, self.z[b, i], self._t[b], self.z[b, :0])
             score = self.order.scores(self._current, part, self.levels)
         else:
             return
@@ -186,7 +191,7 @@ class TrainingRows:
         least = torch.full_like(self.index[:, None], self.per_step)
         chosen = self.order.choose(score, level, 1, noise, least=least)
         self.z = self._descended(chosen, torch.where(chosen, level - 1, self.process.level_of(self.z)), run)
-        self.t, self.steps = model_time(run, self.z, self._memo), self.steps + 1
+        self._t, self.steps = model_time(run, self.z, self._memo), self.steps + 1
         self._current = self._run(_LATER)
         return (self.levels == 0).all(-1)
 
@@ -230,9 +235,9 @@ class TrainingRows:
         for name in ("x", "z", "free"):
             check_shape(f"state[{name!r}]", state[name], self.x.shape, f"that of the rows, {tuple(self.x.shape)}")
         self.x, self.z, self.free = (state[name].to(self.x.device).clone() for name in ("x", "z", "free"))
-        self.steps = int(state["steps"])
+        self.steps, self._score = int(state["steps"]), self._unknown()
         self._current = self._run(_LATER)
-        self.t = model_time(self._current, self.z, self._memo)
+        self._t = model_time(self._current, self.z, self._memo)
 
     @property
     def _depth(self) -> int:
@@ -259,10 +264,10 @@ class TrainingRows:
         network.head.check(output, self.z, self.z.shape[1])
         for some in where.nonzero().split(max(1, _HELD // self.process.vocab_size)):
             b, i = some.unbind(1)
-            yield Predictions(network, output[b, i], b, i, self.z[b, i], self.t[b], self.z[b, :0])
+            yield Predictions(network, output[b, i], b, i, self.z[b, i], self._t[b], self.z[b, :0])
 
     def _descend_at_random(self, number: Int64[Tensor, "B"], run: SamplingContext) -> None:
-        """Descend so many edges of each row, of rows without a token, and set the times."""
+        """Descend ``number`` random edges of each row, which has no token yet, and set the times."""
         depth = self._depth
         u = rand((*self.x.shape, depth), run.generator, self.x.device)
         u = u.masked_fill(~self.free[..., None], 2.0).flatten(1)
@@ -270,7 +275,7 @@ class TrainingRows:
         for edge in range(depth):
             moves = down > edge
             self.z = self._descended(moves, self.process.level_of(self.z) - moves.long(), run)
-        self.t = model_time(run, self.z, self._memo)
+        self._t = model_time(run, self.z, self._memo)
 
     def _descended(self, moves: Bool[Tensor, "B L"], target: Tokens, run: SamplingContext) -> Tokens:
         """Return the states with the true ones, or those drawn given the true tokens, where positions move."""
@@ -282,7 +287,7 @@ class TrainingRows:
             at = b[some], i[some]
             known = one_hot(self.x[at], self.process.vocab_size)[:, None].to(torch.float64).log()
             result[at] = self.process.sample_given_level(  # never forced: z may be a cluster without the true token
-                known, self.z[at][:, None], self.t[at[0]], self.t[at[0]], target[at][:, None], uniforms.at(*at)
+                known, self.z[at][:, None], self._t[at[0]], self._t[at[0]], target[at][:, None], uniforms.at(*at)
             )[:, 0]  # fmt: skip
         return result
 

@@ -59,10 +59,14 @@ def prepare(corpus: Corpus | SymbolCorpus, folder: Path, workers: int = 1, unkno
 
 
 def twentieth(source: Source) -> int:
-    """Return a twentieth of the documents, at least two: the default number to hold out."""
+    """Return the default number of last documents to hold out: a twentieth, with at least two that are not empty."""
     bars_on_terminals_only()
     with TemporaryDirectory() as cache:
-        return max(len(load_documents(source, Path(cache))) // 20, 2)
+        found = load_documents(source, Path(cache))
+        count = max(len(found) // 20, 2)
+        while count < len(found) and sum(bool(text.strip()) for text in found[-count:]["text"]) < 2:
+            count += 1
+        return count
 
 
 def _inputs(corpus: Corpus, tokenizer: Tokenizer | None) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class Documents(Sequence[np.ndarray]):
         num_bytes: UTF-8 bytes of each document's text; None for data that is no text.
         vocab_size: every id is below it.
         labels: index of each document's class; None for none.
+        step: number of tokens that stay together where a document is cut: the voices of music.
 
     Raises:
         ValueError: on reading a document with another id, which on a GPU would end the process without a message.
@@ -49,20 +50,21 @@ class Documents(Sequence[np.ndarray]):
         num_bytes: pa.ChunkedArray | None,
         vocab_size: int,
         labels: pa.ChunkedArray | None = None,
+        step: int = 1,
     ) -> None:
         chunks = [chunk for chunk in tokens.chunks if len(chunk)]
         self._offsets = [chunk.offsets.to_numpy() for chunk in chunks]
         self._values = [chunk.values.to_numpy() for chunk in chunks]
         self._starts = np.cumsum([0, *(len(chunk) for chunk in chunks)])
-        self._num_bytes, self._vocab_size, self._labels = num_bytes, vocab_size, labels
+        self._num_bytes, self._vocab_size, self._labels, self.step = num_bytes, vocab_size, labels, step
 
     @classmethod
-    def open(cls, folder: Path, vocab_size: int) -> "Documents":
+    def open(cls, folder: Path, vocab_size: int, step: int = 1) -> "Documents":
         """Open those of a folder that ``datasets`` saved."""
         table = load_from_disk(str(folder), keep_in_memory=False).data
         others = (table.column(name) if name in table.column_names else None for name in ("bytes", "label"))
         num_bytes, labels = others
-        return cls(table.column("tokens"), num_bytes, vocab_size, labels)
+        return cls(table.column("tokens"), num_bytes, vocab_size, labels, step)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -197,7 +199,9 @@ def open_prepared(folder: Path, corpus: Corpus | SymbolCorpus | None = None) -> 
     if hashlib.sha256(text.encode()).hexdigest() != manifest["tokenizer"]["sha256"]:
         raise ValueError(f"{folder / TOKENIZER} was changed since it was written: prepare the text again")
     tokenizer = Tokenizer.from_str(text)
-    splits = {name: Documents.open(folder / name, tokenizer.get_vocab_size()) for name in SPLITS}
+    layout = Layout.read(manifest["symbols"]) if "symbols" in manifest else None
+    step = 1 if layout is None else layout.voices
+    splits = {name: Documents.open(folder / name, tokenizer.get_vocab_size(), step) for name in SPLITS}
     for name, documents in splits.items():
         if len(documents) != manifest[name]["documents"]:
             raise ValueError(
@@ -205,7 +209,6 @@ def open_prepared(folder: Path, corpus: Corpus | SymbolCorpus | None = None) -> 
             )
     ids = (manifest["tokenizer"][name] for name in ("pad", "bos", "eos"))
     fingerprint = dd.vocabulary.fingerprint(tokenizer.get_vocab())
-    layout = Layout.read(manifest["symbols"]) if "symbols" in manifest else None
     return Prepared(folder, tokenizer, *ids, splits["train"], splits["validation"], fingerprint, manifest, layout)
 
 

@@ -182,6 +182,10 @@ def _matched(mine: Sequence[str], theirs: Sequence[str]) -> Int[np.ndarray, " V"
     return np.array([places.get(name, -1) for name in mine] or [0], dtype=np.int64)
 
 
+END, PAD = ENDS = "[EOS]", "[PAD]"
+"""Names of the end of a sequence and of padding, which follow the symbols where a ``Layout`` has ends."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """Facts about sequences of symbols that their folder keeps, and every model that was trained on it."""
@@ -235,7 +239,7 @@ class Layout:
             most: longer ones count as this length.
         """
         cut = [(min(length, most or length), count) for length, count in sorted((self.lengths or {}).items())]
-        kept = [(length, count) for length, count in cut if length >= least]
+        kept = [(length, count) for length, count in cut if length >= least and count]
         if not kept:
             return least
         lengths, counts = (np.array(column) for column in zip(*kept, strict=True))

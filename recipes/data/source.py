@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from recipes.data.poems import load_passages
-from recipes.data.text import load_speeches
+from recipes.data.text import load_paragraphs
 
 if TYPE_CHECKING:  # imported at run time only where used: a recipe names a source without reading it
     import datasets
@@ -79,12 +79,7 @@ class Place(Protocol):
         """Return hashes of the content, by name: equal if and only if the documents are."""
 
 
-def paragraphs() -> list[str]:
-    """Return the paragraphs of the State of the Union addresses since 1934."""
-    return [line for speech in load_speeches() for line in speech.text.splitlines()]
-
-
-PACKAGED: Mapping[str, Callable[[], list[str]]] = {SOTU: paragraphs, POETRY: load_passages}
+PACKAGED: Mapping[str, Callable[[], list[str]]] = {SOTU: load_paragraphs, POETRY: load_passages}
 """Functions that return the documents of a package, by its name."""
 
 
@@ -117,7 +112,9 @@ class Files:
         # not load_dataset, which contacts the hub at every call
         read = getattr(datasets.Dataset, f"from_{builder}")
         try:
-            return read([str(file) for file in files], cache_dir=cache, **options)
+            found = read([str(file) for file in files], cache_dir=cache, **options)
+            marked = builder == "text" and any(map(_marked, files))
+            return found.map(lambda row: {"text": row["text"].removeprefix("\ufeff")}) if marked else found
         except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:
             cause = error.__cause__ or "it is empty"
             raise ValueError(f"{source.path} cannot be read as {builder}: {cause}") from error
@@ -182,7 +179,7 @@ def load_documents(source: Source, cache: Path | None = None) -> "datasets.Datas
         raise ValueError(f"column={source.column!r} of {source.path} holds {kind}: must hold strings")
     found = found.select_columns(source.column)
     found = found if source.column == "text" else found.rename_column(source.column, "text")
-    return found.select(_part(source, len(found)))
+    return found.select(part(source, len(found)))
 
 
 def content_hash(file: Path) -> str:
@@ -268,6 +265,12 @@ def check_file(file: Path) -> int:
                 return read
 
 
+def _marked(file: Path) -> bool:
+    """Return whether a file begins with a byte order mark."""
+    with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as content:
+        return bool(content.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8)
+
+
 def _suffix(file: Path) -> str:
     return Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
 
@@ -279,7 +282,7 @@ def _only_train(source: Source) -> None:
         )
 
 
-def _part(source: Source, count: int) -> Sequence[int]:
+def part(source: Source, count: int) -> Sequence[int]:
     """Return the indices of the documents in a slice."""
     parts = SPLIT.fullmatch(source.split)
     first, last = (None if parts[name] is None else int(parts[name]) for name in ("first", "last"))

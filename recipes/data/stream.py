@@ -117,7 +117,7 @@ def _filling(documents: Documents, length: int, pad_id: int) -> Callable[[Any, n
     def fill(members: int | Int[np.ndarray, " m"], random: np.random.Generator) -> Row:
         tokens, begins, end = np.full(length, pad_id, dtype=np.int64), [], 0
         for number in np.atleast_1d(members):
-            piece = window(documents[int(number)], length, random)
+            piece = window(documents[int(number)], length, random, documents.step)
             begins.append(end)
             tokens[end : (end := end + len(piece))] = piece
         labels = documents.labels[np.atleast_1d(members)].tolist() if len(documents.labels) else ()
@@ -155,12 +155,14 @@ def lookup(documents: Documents, *, length: int, pad_id: int, seed: int) -> Call
     return lambda positions: _examples([data[position] for position in positions])
 
 
-def window(document: Int[np.ndarray, " m"], length: int, random: np.random.Generator) -> Int[np.ndarray, " n"]:
-    """Return the document, or a window of ``length`` tokens at a uniformly drawn place."""
+def window(
+    document: Int[np.ndarray, " m"], length: int, random: np.random.Generator, step: int = 1
+) -> Int[np.ndarray, " n"]:
+    """Return the document, or a window of ``length`` tokens that begins at a uniformly drawn multiple of ``step``."""
     spare = len(document) - length
     if spare <= 0:
         return document
-    begin = random.integers(spare + 1)
+    begin = step * random.integers(spare // step + 1)
     return document[begin : begin + length]
 
 

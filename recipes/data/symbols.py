@@ -17,12 +17,21 @@ from ddlib import parts
 from ddlib.plugins.registry import Source
 from recipes.data.corpora import SymbolCorpus
 from recipes.data.prepared import SPLITS, SYMBOLS_FORMAT, TOKENIZER, Documents, Prepared
-from recipes.data.sequences import Layout, Ragged, Sequences, check_ints, check_range, counted, labelled, numbered
+from recipes.data.sequences import (
+    END,
+    ENDS,
+    PAD,
+    Layout,
+    Ragged,
+    Sequences,
+    check_ints,
+    check_range,
+    counted,
+    labelled,
+    numbered,
+)
 from recipes.data.tokens import SpecialIds, id_dtype
 from recipes.data.writing import finish, once, tokenizer_hash
-
-END, PAD = "[EOS]", "[PAD]"
-"""Names of the end of a sequence and of padding, where ``ends`` adds them."""
 
 CHUNK = 2**28
 """Largest number of ids in one chunk of a column: its offsets are 32-bit numbers."""
@@ -196,7 +205,9 @@ def _split(corpus: SymbolCorpus, sources: Mapping[str, Source]) -> tuple[dict[st
             raise ValueError(f"{name}: all {len(found)} sequences are empty")
         read[name] = found if empty[name] == 0 else found.select(rows)
     whole = read["train"]
-    if corpus.ends and (taken := {END, PAD} & set(whole.symbols)):
+    if corpus.ends and whole.shape:
+        raise ValueError(f"ends=True: not for sequences of one shape, here {whole.shape}, which all end at one place")
+    if corpus.ends and (taken := {*ENDS} & set(whole.symbols)):
         raise ValueError(f"ends=True: {taken.pop()!r} is the name of a symbol already")
     order = np.arange(len(whole))
     if corpus.shuffle is not None:
@@ -222,6 +233,10 @@ def _held_out(whole: Sequences, order: Int[np.ndarray, " N"], count: int, by: st
     shares = np.floor(exact).astype(int)
     # the largest remainders get the rest
     shares[np.argsort(shares - exact, kind="stable")[: count - int(shares.sum())]] += 1
+    there = np.bincount(labels, minlength=len(whole.classes))
+    if (without := np.flatnonzero((shares >= there) & (there > 0))).size:
+        name = whole.classes[int(without[0])]
+        raise ValueError(f"by={by!r}: held_out={count} leaves no sequence of the class {name!r} to train on")
     return np.concatenate([order[labels == label][-share:] for label, share in enumerate(shares) if share])
 
 
@@ -241,7 +256,7 @@ def named_tokenizer(symbols: Sequence[str], separator: str, ends: bool) -> Token
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(names), "isolated")
         tokenizer.decoder = decoders.Fuse()
     if ends:
-        tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in (END, PAD)])
+        tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in ENDS])
     return tokenizer
 
 

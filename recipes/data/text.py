@@ -80,6 +80,11 @@ def load_speeches(first_year: int = 1934, folder: Path | None = None) -> list[Sp
     return speeches
 
 
+def load_paragraphs() -> list[str]:
+    """Return the paragraphs of the State of the Union addresses since 1934."""
+    return [line for speech in load_speeches() for line in speech.text.splitlines()]
+
+
 def hold_out(speeches: list[Speech], fraction: float) -> tuple[list[Speech], list[Speech]]:
     """Split off the most recent speeches, at least ``fraction`` of the characters: (train, validation).
 

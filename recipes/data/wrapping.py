@@ -30,7 +30,7 @@ class Wrapped(Documents):
 
     def __init__(self, documents: Documents, length: int, begin: int, end: int, skip: int) -> None:
         self._documents, self._length, self._begin, self._end, self._skip = documents, length, begin, end, skip
-        self._starts = np.concatenate([[0], np.cumsum(documents.lengths.astype(np.int64) - skip)])
+        self._starts, self.step = np.concatenate([[0], np.cumsum(documents.lengths.astype(np.int64) - skip)]), 1
 
     def __len__(self) -> int:
         return int(self._starts[-1]) // (self._length - EDGES)
@@ -80,14 +80,16 @@ def wrapped(data: Prepared, length: int, place: str = "data") -> Prepared:
         place: place of the options in the recipe, for messages.
 
     Raises:
-        ValueError: symbols with a shape, with labels or without an end; rows of less than three tokens; less than one
-            row to train on or two for validation.
+        ValueError: symbols with a shape, with labels, with several voices or without an end; rows of less than three
+            tokens; less than one row to train on or two for validation.
     """
     option = f"{place}.wrap=True: not with {data.folder}, whose sequences"
     if data.shape:
         raise ValueError(f"{option} have shape {' x '.join(map(str, data.shape))}, which a row must keep")
     if data.classes:
         raise ValueError(f"{option} have labels: a row would have several")
+    if data.train.step > 1:
+        raise ValueError(f"{option} have {data.train.step} interleaved voices: a row would begin with any of them")
     if not data.ends or data.eos_id is None:
         raise ValueError(f"{option} have no end: prepare it again with --ends, or pass --{place}.packed")
     if length <= EDGES:

@@ -128,7 +128,7 @@ def similarity_vectors(matrix: Float64[np.ndarray, "V V"]) -> tuple[Float[Tensor
 
 
 def _table(path: Path, delimiter: str) -> Similarity:
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:
         rows = [row for row in csv.reader(file, delimiter=delimiter) if row]
     if not rows:
         raise ValueError(f"similarity={str(path)!r}: is empty")

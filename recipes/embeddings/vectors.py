@@ -51,7 +51,7 @@ def word_vectors(path: Path) -> tuple[list[str], Float[np.ndarray, "N dim"]]:
             vectors = np.load(io.BytesIO(wheel.read(inside[".npy"])), allow_pickle=False)
         return [str(word) for word in index.column(0).to_pylist()], vectors
     words, rows = [], []
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, start=1):
             word, *numbers = line.rstrip().split(" ")
             if rows and len(numbers) != len(rows[0]):

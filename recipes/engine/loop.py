@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 import torch
@@ -140,10 +141,12 @@ def sampled(run: Run, watch: Watch) -> None:
     layout = run.data.layout
     if layout is None or not run.world.first:
         return
-    symbols = names_of(run.data.tokenizer, run.data.vocab_size)
-    if suffix := picture_of(layout, symbols):
+    symbols = names_of(run.data.tokenizer, layout.ends)
+    whole = [list(takewhile(lambda token: token < len(symbols), one)) for one in tokens]
+    shown = [np.array(one) for one in whole if len(one) >= layout.voices]
+    if shown and (suffix := picture_of(layout, symbols)):
         path = run.recipe.output.folder / "samples" / f"step_{run.facts.step:08d}{suffix}"
-        write_samples(path, [np.array(one) for one in tokens], symbols, layout)
+        write_samples(path, shown, symbols, layout)
         watch.say(f"  step {run.facts.step}: picture of the samples in {path}")
 
 

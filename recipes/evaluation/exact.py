@@ -19,8 +19,8 @@ COSTS = ("drawing_together", "order")
 
 
 HOW = (
-    "drawing_together is the excess over the same order with one position at a time, order is the excess of that "
-    "order over left to right; in nats per token, ± of the difference over sequences"
+    "drawing_together: extra nats per token over the same order with one position at a time; order: extra nats per "
+    "token of that order over left to right; ± of the differences over sequences"
 )
 """Explanation of the costs."""
 
@@ -148,6 +148,7 @@ def how_exact(likely: dict[str, Any]) -> str:
     blocks = "" if setup["pace"] == "none" else f" in each block of {setup['pace']}"
     costs = f"; costs: {setup['costs']}" if "costs" in setup else ""
     return (
-        f"likelihood: exact, over {setup['sequences']:,} texts, {setup['tokens']} tokens, by {setup['order']}{blocks}; "
+        f"likelihood: exact, over {setup['sequences']:,} sequences, {setup['tokens']} tokens, "
+        f"by {setup['order']}{blocks}; "
         f"{setup['calls']} network calls per batch, padding: {setup['padding']}{costs}"
     )

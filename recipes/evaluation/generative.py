@@ -8,7 +8,8 @@ from importlib.metadata import version
 from typing import Any
 
 from recipes.engine.parallel import World
-from recipes.generation.sampling import Sampling, protocol
+from recipes.generation.samples import protocol
+from recipes.generation.sampling import Sampling
 from recipes.metrics import Estimate
 from recipes.metrics.scoring import Scorer, generative, load_scorer, score
 from recipes.model_io import LoadedModel
@@ -32,9 +33,9 @@ def judge(name: str, bos: bool, world: World) -> tuple[Scorer | None, str | None
         return None, warned(error)
 
 
-def warned(error: Exception) -> str:
-    """Warn about what is missing, and return it: the bound is useful without it."""
-    print(f"warning: no generative perplexity, only the bound: {error}", file=sys.stderr)
+def warned(error: Exception, missing: str = "generative perplexity") -> str:
+    """Warn about what is missing, and return the reason: the bound is useful without it."""
+    print(f"warning: no {missing}, only the bound: {error}", file=sys.stderr)
     return str(error)
 
 

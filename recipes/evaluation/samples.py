@@ -12,7 +12,8 @@ from recipes.data import Prepared
 from recipes.engine.parallel import World
 from recipes.evaluation.generative import NONE
 from recipes.generation.prompt import drawn_length, row, stacked, together
-from recipes.generation.sampling import Sampling, draw, protocol
+from recipes.generation.samples import protocol
+from recipes.generation.sampling import Sampling, draw
 from recipes.model_io import LoadedModel, make_sampler
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # imported where they are used: `python -m ddlib` loads this file to list it, and scipy and datasets take a second
 
 Samples = Sequence[Int[np.ndarray, " L"]]
+CANONICAL = 100
+"""Number of held-out molecules by which data are recognised as canonical SMILES, which MOSES and GuacaMol have."""
 
 
 class Pictures:
@@ -50,7 +52,7 @@ class Molecules:
         from recipes.metrics import molecules
 
         molecules.rdkit()
-        if not any(molecules.molecule(one) for one in _strings(data.validation, data)):
+        if not any(molecules.molecule(one) for one in _strings(_symbols(data.validation, data), data)):
             raise ValueError("metrics: none of the held-out sequences is the SMILES of a molecule")
 
     def measure(
@@ -59,7 +61,10 @@ class Molecules:
         """Return the metrics of ``recipes.metrics.molecules.measure``; novelty is that against the training split."""
         from recipes.metrics import molecules
 
-        train, held = (frozenset(_strings(split, data)) for split in (data.train, data.validation))
+        train, held = (frozenset(_strings(_symbols(split, data), data)) for split in (data.train, data.validation))
+        part = sorted(held)[:CANONICAL]
+        if molecules.canonical(part) != part:
+            train = frozenset(one for one in molecules.canonical(sorted(train)) if one is not None)
         return molecules.measure(_strings(samples, data), sorted(held), train)
 
 
@@ -79,7 +84,7 @@ class Music:
         from recipes.metrics import music
 
         voices = 1 if data.layout is None else data.layout.voices
-        return music.measure(samples, list(data.validation), _names(data), voices)
+        return music.measure(samples, _symbols(data.validation, data), _names(data), voices)
 
 
 @cache
@@ -96,7 +101,12 @@ def _names(data: Prepared) -> list[str]:
     """Return the names of the symbols in the order of their ids."""
     from recipes.visualization.saving import names_of
 
-    return names_of(data.tokenizer, data.vocab_size)
+    return names_of(data.tokenizer, data.ends)
+
+
+def _symbols(sequences: Samples, data: Prepared) -> Samples:
+    """Return sequences of the data without their end."""
+    return [one[:-1] for one in sequences] if data.ends else sequences
 
 
 def _strings(sequences: Samples, data: Prepared) -> list[str]:

@@ -106,7 +106,7 @@ def read_prompts(path: Path) -> tuple[str, ...]:
         ValueError: it holds no line of text.
     """
     try:
-        found = tuple(line for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+        found = tuple(line for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip())
     except UnicodeDecodeError as error:
         raise ValueError(f"prompts={path}: must be text in UTF-8: {error}") from error
     if not found:
@@ -222,6 +222,8 @@ def row(
 def drawn_length(saved: LoadedModel, row: Row, seed: int, number: int) -> Row:
     """Return the row of a sample with a length as training sequences have it, longer than the prompt.
 
+    The length of the row is the largest.
+
     Args:
         saved: a model that ``draws_lengths``.
         row: the row of the prompt.
@@ -231,7 +233,7 @@ def drawn_length(saved: LoadedModel, row: Row, seed: int, number: int) -> Row:
     if saved.layout is None or (row.text is not None and GAP.search(row.text)):
         return row
     least = len(row.states) + 1
-    return replace(row, length=saved.layout.draw_length(seed, number, least, saved.length))
+    return replace(row, length=saved.layout.draw_length(seed, number, least, row.length))
 
 
 class Batch(NamedTuple):

@@ -1,11 +1,12 @@
 """Samples of prompts: those to draw, and those that were drawn."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from recipes.config import own_times
 from recipes.generation.prompt import Row, drawn_length
-from recipes.generation.sampling import Sampling, protocol
+from recipes.generation.sampling import Sampling
 from recipes.model_io import LoadedModel
 from recipes.visualization import Text
 
@@ -46,3 +47,17 @@ def to_draw(saved: LoadedModel, rows: Sequence[Row], numbers: Sequence[int], see
         for place, row in enumerate(rows)
         for number in numbers
     ]
+
+
+def protocol(saved: LoadedModel, sampling: Sampling, seed: int, length: int) -> dict[str, Any]:
+    """Return all values that determine a sample."""
+    return {
+        "checkpoint_sha256": saved.sha256,
+        "ema": saved.ema,
+        **asdict(sampling),
+        "pace": repr(pace) if own_times(pace := sampling.order(saved, length), length) else None,
+        "network_precision": saved.precision,
+        "draw_precision": "float64",
+        "length": length,
+        "seed": seed,
+    }

@@ -1,8 +1,8 @@
 """Sampling from a trained model: options and draws."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Int
@@ -18,6 +18,7 @@ from ddlib.samplers.runtime.reuse import check_reuse, reuse_of
 from ddlib.typing import Denoiser
 from recipes.config import at_least, fitting, make_pace, own_times
 from recipes.engine.model_protocols import served
+from recipes.generation.prompt import check_known
 from recipes.metrics.conditioned import labelled
 from recipes.model_io import LoadedModel, check_sampler, make_sampler, padded
 
@@ -34,7 +35,7 @@ class Sampling:
     """Options of sampling."""
 
     steps: int = 128
-    """Steps of the sampler; at a pace of blocks those of each block."""
+    """Steps of the sampler; with blocks the steps of each block."""
     pace: str | None = None
     """Schedule of positions: together, blocks:size=16, left_to_right, ...; by default as the model was trained."""
     keep: str | None = None
@@ -57,7 +58,7 @@ class Sampling:
     forbidden: tuple[str, ...] = ()
     """Tokens that are never drawn, as text: " Boston" with its space is another token than "Boston"."""
     end: Literal["free", "last"] = "free"
-    """Tokens allowed behind the end of a text: any, as in rows of several texts, or none."""
+    """free: any token may follow the end of a text, as in rows of several texts; last: only padding follows it."""
     min_tokens: int = 0
     """No text ends before this many tokens of its row."""
     label: str | None = None
@@ -65,7 +66,7 @@ class Sampling:
     guidance: float = 1.0
     """Strength of classifier-free guidance towards the label: 0 ignores the label, above 1 strengthens it."""
     guidance_on: Literal["tokens", "states", "words"] = "tokens"
-    """Distribution that guidance tempers: of the clean token, or of the next state. ``words`` is a former name."""
+    """Distribution that is guided: of the clean token, or of the next state. ``words`` is a former name."""
     guidance_interval: tuple[float, float] = (0.0, 1.0)
     """Times between which samples are guided; outside, they depend on the label without guidance."""
     memory: bool = False
@@ -125,9 +126,12 @@ class Sampling:
         """Return the pace after checking a sequence length and the sampler.
 
         Raises:
-            ValueError: as in ``order`` and ``make_sampler``; a sampler that does not support the pace; ``memory`` with
-                a model, guidance or pace that has none; a cache that the pace or the network does not support.
+            ValueError: as in ``order``, ``make_sampler``, ``conditioned``, ``endings`` and ``forbidden_tokens``; a
+                sampler that does not support the pace; ``memory`` with a model, guidance or pace that has none; a cache
+                that the pace or the network does not support.
         """
+        for check in (self.endings, self.forbidden_tokens):
+            check(saved)
         pace, sampler = self.order(saved, length), make_sampler(saved, self.sampler)
         if pace.block is not None or own_times(pace, length):
             try:
@@ -136,9 +140,10 @@ class Sampling:
                 raise ValueError(f"sampler={self.sampler!r}: {error}") from error
         if self.spacing == "jumps" and not (isinstance(saved.process, dd.processes.LevelProcess) and sampler.by_times):
             raise ValueError(f"spacing='jumps': {self.sampler} or {saved.process!r} has no such times; must be 'time'")
+        network = self.conditioned(saved, saved.denoiser)
         if self.memory:
             try:
-                check_memory(Capabilities.of(self.conditioned(saved, saved.denoiser)), sampler, pace)
+                check_memory(Capabilities.of(network), sampler, pace)
             except TypeError as error:
                 raise ValueError(f"memory=True: {error}") from error
         if self.keep is not None:
@@ -188,13 +193,15 @@ class Sampling:
         """Return the ids of the tokens that are never drawn.
 
         Raises:
-            ValueError: a text that is not one token.
+            ValueError: a text that is not one token, or has symbols that the model's tokenizer lacks.
         """
-        found = {text: saved.encode(text) for text in self.forbidden}
-        for text, tokens in found.items():
-            if len(tokens) != 1:
+        found = list[int]()
+        for text in self.forbidden:
+            check_known(saved, f"forbidden={text!r}", text)
+            if len(tokens := saved.encode(text)) != 1:
                 raise ValueError(f"forbidden={text!r}: is {len(tokens)} tokens, must be a single token")
-        return [token for tokens in found.values() for token in tokens]
+            found += tokens
+        return found
 
 
 def draw(
@@ -270,20 +277,6 @@ def draw(
         on_step=on_step,
     )
     return drawn if front is None else torch.cat([front, drawn], 1)
-
-
-def protocol(saved: LoadedModel, sampling: Sampling, seed: int, length: int) -> dict[str, Any]:
-    """Return all values that determine a sample."""
-    return {
-        "checkpoint_sha256": saved.sha256,
-        "ema": saved.ema,
-        **asdict(sampling),
-        "pace": repr(pace) if own_times(pace := sampling.order(saved, length), length) else None,
-        "network_precision": saved.precision,
-        "draw_precision": "float64",
-        "length": length,
-        "seed": seed,
-    }
 
 
 def _both(knob: Scheduled) -> tuple[float, ...]:

@@ -39,8 +39,8 @@ class Watch:
     """Output of a run, which only the first process writes.
 
     ``seconds`` in the records, tokens/s and the time left count training and saving, not validating and sampling, and
-    not steps lost by a kill. Tokens are all positions of the network's input, padding too. ``tokens_per_second`` is
-    since the start of the process; ``window_tokens_per_second``, ``step_seconds`` and ``mfu``, the share of the
+    not steps lost by a kill. Tokens are all positions of the network's input, padding included. ``tokens_per_second``
+    is since the start of the process; ``window_tokens_per_second``, ``step_seconds`` and ``mfu``, the share of the
     devices' peak, are those of the steps since the record before.
 
     Args:

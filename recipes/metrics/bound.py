@@ -14,6 +14,9 @@ from ddlib.typing import Denoiser
 from recipes.data import Batch
 from recipes.metrics.conditioned import given, labelled, takes_labels
 
+COLUMNS = ("index", "nats", "tokens", "times", "apart", "labels")
+"""Fields of ``Terms`` with a row for each sequence."""
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -29,13 +32,14 @@ class Terms:
     """Time of each draw, or its place on the path of a pace, stratified over the corpus; None without one time."""
     apart: Float[Tensor, "N draws terms"] | None = None
     """The nats draw by draw, where there are several."""
+    labels: Int[Tensor, " N"] | None = None
+    """Index of the class of each sequence; None without labels."""
 
     @classmethod
     def join(cls, parts: Iterable["Terms"]) -> "Terms":
         """Concatenate all parts, in the order of the corpus."""
         parts = list(parts)
-        columns = ("index", "nats", "tokens", "times", "apart")
-        given = {name: [getattr(part, name) for part in parts] for name in columns}
+        given = {name: [getattr(part, name) for part in parts] for name in COLUMNS}
         whole = {name: None if any(v is None for v in values) else torch.cat(values) for name, values in given.items()}
         return cls(**whole, draws=parts[0].draws).at(whole["index"].argsort(stable=True))
 
@@ -57,8 +61,7 @@ class Terms:
 
     def at(self, rows: Tensor) -> "Terms":
         """Select some of the sequences."""
-        held = ("index", "nats", "tokens", "times", "apart")
-        return replace(self, **{n: None if getattr(self, n) is None else getattr(self, n)[rows] for n in held})
+        return replace(self, **{n: None if getattr(self, n) is None else getattr(self, n)[rows] for n in COLUMNS})
 
     @property
     def drawn(self) -> Float[Tensor, "N draws terms"]:
@@ -168,7 +171,8 @@ def measure(
         terms = torch.stack([bound.diffusion, bound.prior, bound.reconstruction], -1).double()
         nats = torch.where(batch.mask[..., None], terms, 0.0).sum(1)
         times = None if bound.times is None else bound.times.double().cpu()[:, None]
-        parts.append(Terms(batch.index.cpu(), nats.cpu(), batch.mask.sum(1).cpu(), times=times))
+        labels = None if batch.labels is None else batch.labels.cpu()
+        parts.append(Terms(batch.index.cpu(), nats.cpu(), batch.mask.sum(1).cpu(), times=times, labels=labels))
     if not parts:
         raise ValueError("batches: must contain at least one sequence")
     return Terms.join(parts)

@@ -19,7 +19,8 @@ class Estimate:
 
     value: float
     error: float
-    """Standard error over sequences: sampling of texts, and the noise that averaging over replicates leaves."""
+    """Standard error over sequences. It includes the variance of times and noise that remains after averaging over
+    replicates."""
     noise: float | None
     """Standard error over replicates: the same texts, other times and noise. None for a single replicate."""
     unit: str
@@ -64,11 +65,8 @@ def in_units(per_token: Estimate, data: Prepared, given: int = 0) -> dict[str, E
 
 def by_label(replicates: Sequence[Terms], data: Prepared) -> dict[str, Estimate]:
     """Return the bound in nats per token of the sequences of each class, by its name; empty without labels."""
-    if not len(data.validation.labels):
-        return {}
-    labels = torch.from_numpy(data.validation.labels)[replicates[0].index]
-    found = {}
-    for number, name in enumerate(data.classes):
+    labels, found = replicates[0].labels, {}
+    for number, name in enumerate(() if labels is None else data.classes):
         if int((mine := labels == number).sum()) > 1:
             own = [one.at(mine) for one in replicates]
             found[name] = Estimate.of(Terms.average(own).per_token, [one.per_token for one in own])

@@ -10,6 +10,7 @@ from ddlib.parameterization.logits import Parameterization
 from ddlib.typing import Denoiser
 from recipes.data import Batch
 from recipes.metrics.bound import Terms
+from recipes.metrics.conditioned import labelled, takes_labels
 
 
 def read(
@@ -32,7 +33,8 @@ def read(
     Args:
         process: the noise.
         denoiser: ``(z, t) -> logits``.
-        batches: batches of unpacked sequences; their padding is given.
+        batches: batches of unpacked sequences; their padding is given. Their labels are given to a network that takes
+            labels, as in ``measure``.
         order: the order of positions.
         steps: maximum number of calls; None for one per edge.
         wanted: sequences from this index on are left out, as each call is expensive.
@@ -54,15 +56,19 @@ def read(
         if alone:
             mask, tokens = mask.clone(), tokens - 1
             mask[:, 0] = False
-        for length in lengths.unique().tolist():
-            rows = lengths == length
+        told = batch.labels is not None and takes_labels(denoiser)
+        # a network sees some of the rows at a time, so all rows of a call have one label
+        labels = batch.labels[own] if told else torch.zeros_like(lengths)
+        for length, label in torch.stack([lengths, labels], 1).unique(dim=0).tolist():
+            rows = (lengths == length) & (labels == label)
             text, known = x[rows, :length], ~mask[rows, :length]
+            network = labelled(denoiser, label) if told else denoiser
             options: dict[str, Any] = {"given": known, "parameterization": parameterization, "pace": pace}
             if group is None:
-                likely = dd.likelihood(process, denoiser, text, order, steps=steps, **options)
+                likely = dd.likelihood(process, network, text, order, steps=steps, **options)
                 terms, calls = [-likely.log_likelihood], likely.calls
             else:
-                costs = dd.order_costs(process, denoiser, text, order, group, **options)
+                costs = dd.order_costs(process, network, text, order, group, **options)
                 terms, calls = [costs.sets, costs.drawing_together, costs.order], costs.calls
             nats[rows.cpu()] = torch.stack(terms, -1).cpu()
             most = max(most, calls)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from ddlib.processes import ForwardProcess
-from recipes.data.sequences import Layout
+from recipes.data.sequences import ENDS, Layout
 from recipes.data.sources.pitches import midi_of
 from recipes.visualization.filmed import Text
 from recipes.visualization.lines import write_fasta, write_lines
@@ -102,9 +102,10 @@ def write_samples(
     return [path]
 
 
-def names_of(tokenizer: Any, size: int) -> list[str]:
-    """Return the names of the symbols 0..size-1."""
-    return [tokenizer.id_to_token(number) for number in range(size)]
+def names_of(tokenizer: Any, ends: bool) -> list[str]:
+    """Return the names of the symbols in the order of their ids, without an end and padding, which follow them."""
+    count = tokenizer.get_vocab_size() - (len(ENDS) if ends else 0)
+    return [tokenizer.id_to_token(number) for number in range(count)]
 
 
 def picture_of(layout: Layout, symbols: Sequence[str]) -> str:

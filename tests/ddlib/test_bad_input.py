@@ -247,7 +247,7 @@ SAMPLER = r"""
     generate(steps=True) | TypeError | steps is True.*int
     generate(shape=(3,)) | ValueError | shape is \(3,\), must be \(B, L\)
     generate(shape=30) | TypeError | shape is 30, must be \(B, L\)
-    generate(seeds=1) | TypeError | seeds is 1, must hold one for each of the 1 rows of shape
+    generate(seeds=1) | TypeError | seeds is 1, must be a list of ints, one for each of the 1 rows of shape
     generate(scores, MASKED) | TypeError | process is <function.*must be a .*; process and denoiser are exchanged
     dd.bound(scores, MASKED, X) | TypeError | must be a ddlib.processes.*; process and denoiser are exchanged
     nelbo(process=scores) | TypeError | process is <function.*must be a ddlib.processes.ForwardProcess object$
@@ -255,8 +255,8 @@ SAMPLER = r"""
     generate(denoiser=narrow) | ValueError | denoiser narrow fails on states.* z holds states in \[0, 6\).* num_states=6
     generate(denoiser=broken) | IndexError | out of bounds
     generate(shape=(0, 3)) | ValueError | shape's B is 0.*at least 1
-    generate(temperature=-1.0) | ValueError | temperature is -1.0.*>= 0
-    generate(temperature=NAN) | ValueError | temperature is nan.*>= 0
+    generate(temperature=-1.0) | ValueError | temperature is -1.0.*in \[0, 1e6\]
+    generate(temperature=NAN) | ValueError | temperature is nan.*in \[0, 1e6\]
     generate(top_p=0.0) | ValueError | top_p is 0.0.*\(0, 1\]
     generate(top_p=1.1) | ValueError | top_p is 1.1.*\(0, 1\]
     generate(times=torch.tensor([0.0, 1.0])) | ValueError | times is \[0.0, 1.0\].*strictly decreasing

@@ -288,7 +288,7 @@ def controlled(**options):
 test_bad_input_is_named_before_the_network_is_called = refuses(r"""
     controlled(top_k=0) | ValueError | top_k is 0.*at least 1
     controlled(min_p=1.5) | ValueError | min_p is 1.5.*in \[0, 1\]
-    controlled(temperature=lambda t: -t) | ValueError | temperature\(1\) is -1.0.*>= 0
+    controlled(temperature=lambda t: -t) | ValueError | temperature\(1\) is -1.0.*in \[0, 1e6\]
     controlled(top_p=lambda t: "much") | TypeError | top_p\(1\) is 'much'
     controlled(forbidden=[6]) | ValueError | forbidden holds 6.*tokens in \[0, 6\)
     controlled(forbidden=["the"]) | TypeError | forbidden holds 'the'.*token ids

@@ -175,3 +175,15 @@ def test_a_class_of_another_kind_is_refused_with_the_expected_package():
         dd.registry.package_of("presets") == "ddlib.presets"
         and dd.registry.package_of("schedules") == "ddlib.schedules"
     )
+
+
+@pytest.mark.parametrize("corrector", [EdgeBalance(1.0), ForwardBackward(1.0)])
+def test_corrections_are_at_the_time_of_the_states_where_a_predictor_maps_the_grid(corrector):
+    """The share of masks under the linear schedule is the time of the states, which differs from that of the grid."""
+    process, shares = Masked(4, Linear()), []
+    sampler = Corrected(Remask(1.0, "loop", t_on=0.55, t_off=0.05, plateau=0.2), corrector)
+    generate(
+        process, lambda z, t: torch.zeros(*z.shape, 4), sampler, (1, 4000), steps=20,
+        on_step=lambda k, t, z: shares.append((float(t[0]), float((z == 4).float().mean()))),
+    )  # fmt: skip
+    assert len(shares) >= 20 and all(abs(share - t) < 0.04 for t, share in shares)

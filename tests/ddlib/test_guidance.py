@@ -287,3 +287,44 @@ def test_the_repr_of_a_guidance_omits_its_networks():
     assert repr(free("tree", 2.0)) == f"ClassifierFree({KINDS['tree']!r}, strength=2.0, on='states')"
     shown = repr(free("masked", 2.0, "tokens", interval=(0.0, 0.5)))
     assert shown == f"ClassifierFree({KINDS['masked']!r}, strength=2.0, on='tokens', interval=(0.0, 0.5))"
+
+
+class Stated:
+    """A denoiser that states the meaning of its logits."""
+
+    def __init__(self, logits, parameterization="posterior"):
+        self.logits, self.parameterization = logits, parameterization
+
+    def __call__(self, z, t):
+        return self.logits[z]
+
+
+def test_the_meaning_that_the_parts_state_is_used():
+    process = KINDS["uniform"]
+    logits = torch.randn(process.num_states, process.vocab_size, generator=torch.Generator().manual_seed(0)) * 2
+    part, x = Stated(logits), torch.zeros(64, 2, dtype=torch.int64)
+    alone = dd.bound(process, part, x, torch.Generator().manual_seed(1))
+    for guidance in (ClassifierFree(process, part, part, 1.0), ClassifierFree(process, part, part, 2.0)):
+        assert torch.allclose(dd.bound(process, guidance, x, torch.Generator().manual_seed(1)).total, alone.total)
+    label = Scale(process, 2)
+    based = ClassifierBased(process, part, label, 0.0, on="tokens")
+    assert torch.equal(dd.bound(process, based, x, torch.Generator().manual_seed(1)).total, alone.total)
+    with pytest.raises(ValueError, match=r"must be given: conditional has 'posterior', unconditional has 'cavity'"):
+        ClassifierFree(process, part, Stated(logits, "cavity"), 2.0)
+
+
+def test_a_gradient_of_the_classifier_is_available_in_inference_mode():
+    process, weights = KINDS["masked"], torch.randn(KINDS["masked"].num_states)
+
+    def label(states, t):
+        return torch.nn.functional.logsigmoid((states @ weights).sum(1) * (1 + t))
+
+    guidance = ClassifierBased(process, Lookup(process, 1), label, 2.0, "first order")
+    expected = guided(guidance)
+    with torch.inference_mode():
+        assert torch.equal(guided(guidance), expected)
+
+
+def test_a_stopping_criterion_of_tokens_is_refused_with_guidance_of_states():
+    with pytest.raises(TypeError, match=r"endings: .*Settled.* reads token distributions"):
+        guided(free("uniform"), endings=[dd.samplers.Settled()])

@@ -537,3 +537,17 @@ def test_a_subclass_of_an_order_may_look_at_the_predictions():
 
 def test_a_schedule_that_ends_late_enough_for_float64_is_accepted():
     dd.likelihood(Masked(4, Geometric(1e-3, 60.0)), lambda z, t: torch.zeros(*z.shape, 4), X)
+
+
+@pytest.mark.parametrize("per_step", ["expected", "rounded"])
+def test_an_order_that_depends_on_the_times_needs_their_number_for_sequences_of_several_lengths(per_step):
+    process, order = Masked(4, Cosine()), Confidence(per_step=per_step)
+    x, mask = torch.tensor([[0, 3, 1, 2, 0, 1], [2, 1, 3, 0, 0, 0]]), torch.ones(2, 6, dtype=torch.bool)
+    mask[1, 3:] = False
+    network = Opinions(process, 6)
+    with pytest.raises(ValueError, match=r"steps is None, must be given: Confidence.* from 3 to 6 positions to draw"):
+        dd.likelihood(process, network, x, order, mask=mask)
+    together = dd.likelihood(process, network, x, order, steps=6, mask=mask).log_likelihood
+    alone = dd.likelihood(process, network, x[1:], order, steps=6, mask=mask[1:]).log_likelihood
+    assert torch.allclose(together[1:], alone)
+    assert dd.likelihood(process, network, x, order).log_likelihood.isfinite().all()

@@ -319,7 +319,7 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
     Confidence(threshold="0.5") | TypeError | threshold is '0.5', must be a number
     Confidence(threshold=float("nan")) | ValueError | threshold is nan
     Confidence(per_step=1, threshold=0.5) | ValueError | per_step is 1 and threshold is 0.5, only one may
-    Confidence(temperature=-1.0) | ValueError | temperature is -1.0, must be >= 0
+    Confidence(temperature=-1.0) | ValueError | temperature is -1.0, must be in \[0, 1e6\]
     EntropyBounded(-0.1) | ValueError | gamma is -0.1, must be >= 0
     EntropyBounded("much") | TypeError | gamma is 'much', must be a number
     sampled(LEVELS["levels"], Confidence(threshold=[0.5]))

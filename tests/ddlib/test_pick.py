@@ -44,7 +44,8 @@ def picked(memo):
 
 
 test_a_memo_without_rows_is_refused = refuses(r"""
-    picked(torch.zeros(4)) | TypeError | memo holds a tensor of shape \(4,\), must be .* of the 3 rows, .*override pick
+    picked(torch.zeros(4))
+        | TypeError | memo holds a tensor of shape \(4,\), must be .* of the 3 rows, .*override select_rows
     picked(torch.tensor(1.0)) | TypeError | memo holds a tensor of shape \(\)
     picked((torch.zeros(3), {"a": 1})) | TypeError | memo holds \{'a': 1\}, must be
 """)
@@ -58,7 +59,7 @@ def test_verify_leaves_out_samplers_whose_memo_has_no_rows():
     (claim,) = (claim for claim in CLAIMS if claim.name == "rows picked")
     (case,) = runs(Keeps(), Masked(4, Linear()))
     check = claim.check(case, full=False)
-    assert check.ok is None and "override pick" in check.note
+    assert check.ok is None and "override select_rows" in check.note
     assert claim.check(case._replace(subject=Ancestral()), full=False).ok
 
 

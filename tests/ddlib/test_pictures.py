@@ -284,3 +284,12 @@ def test_the_figures_of_the_documentation(script, tmp_path):
         draw(tmp_path / name)
         for path in (tmp_path / name, module.IMAGES / name):
             assert path.read_bytes().startswith(b"\x89PNG") and 10_000 < path.stat().st_size < 150_000
+
+
+def test_a_cluster_that_is_no_most_likely_parent_has_a_line():
+    soft = dd.hierarchies.Soft(torch.tensor([[0.6, 0.4], [0.7, 0.3], [0.8, 0.2]], dtype=torch.float64))
+    assert {"c0", "c1"} <= {text.split(" ")[0] for text in placed(plot.hierarchy(soft)).values()}
+
+
+def test_only_the_top_level_is_called_mask():
+    assert plot.state_names(dd.presets.hdlm([0, 0, 0])) == ["w0", "w1", "w2", "c0", "mask"]

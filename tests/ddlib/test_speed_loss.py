@@ -296,3 +296,18 @@ def test_an_infinite_speed_stops_before_the_network_runs():
         parameter(process)[1] = 25.0
     with pytest.raises(ValueError, match=r"speed\[1\] has the learned value 7.*e\+10, must stay in \[0.001, 1000\]"):
         dd.speed_loss(process, lambda z, t: pytest.fail("it ran"), torch.zeros(1, 3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_fused_loss_has_the_gradient_of_the_speeds_that_its_values_have(reduction):
+    generator = torch.Generator().manual_seed(0)
+    x, hidden = torch.randint(4, (8, 3), generator=generator), torch.randn(8, 3, 5, generator=generator)
+    weight, t = torch.randn(4, 5, generator=generator), torch.rand(8, generator=generator)
+    slopes = []
+    for way in (reduction, "none"):
+        process = PROCESSES["two levels"]()
+        z = process.sample(x, t, generator=torch.Generator().manual_seed(1))
+        loss = dd.linear_training_loss(process, hidden, weight, x, z, t, reduction=way)
+        loss = {"none": {"mean": loss.mean, "sum": loss.sum}[reduction]}.get(way, lambda loss=loss: loss)()
+        slopes.append(torch.autograd.grad(2 * loss, parameter(process))[0])
+    assert torch.allclose(*slopes, rtol=1e-6) and float(slopes[0].abs().max()) > 1e-3

@@ -25,6 +25,7 @@ from ddlib.integrations import (
     save_process,
     sequence_bounds,
 )
+from ddlib.integrations.saved import draw_samples
 from ddlib_models import DiT
 
 pytestmark = [
@@ -515,3 +516,25 @@ def test_two_processes_train_as_one(kind, sharded, tmp_path):
         assert len((tmp_path / "samples" / f"step_{STEPS:08d}.txt").read_text().splitlines()) == 2
         process = saved(kind, tmp_path)[1] if kind == "lightning" else load_process(tmp_path / f"checkpoint-{STEPS}")
         assert dd.values(process) == dd.values(PROCESS)
+
+
+def test_samples_leave_every_module_in_its_mode():
+    process = dd.presets.mdlm(4)
+    network = torch.nn.Sequential(torch.nn.Embedding(5, 8), torch.nn.Dropout(), torch.nn.Linear(8, 4))
+    network.train()
+    network[1].eval()
+    called = network.forward
+    network.forward = lambda z, t: called(z)
+    before = [module.training for module in network.modules()]
+    draw_samples(process, network, (1, 3), steps=2)
+    assert [module.training for module in network.modules()] == before
+    with pytest.raises(ValueError, match="steps is 0"):
+        draw_samples(process, network, (1, 3), steps=0)
+    assert [module.training for module in network.modules()] == before
+
+
+def test_an_evaluation_without_positions_is_refused():
+    process = dd.presets.mdlm(4)
+    labels = DiffusionCollator(process)([{"input_ids": [1, 2, 3]}])["labels"]
+    with pytest.raises(ValueError, match=r"labels have no position.* wrap the data"):
+        sequence_bounds(process, lambda z, t: torch.zeros(*z.shape, 4), labels)

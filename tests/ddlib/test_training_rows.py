@@ -251,3 +251,22 @@ test_data_without_an_order_are_refused = refuses(r"""
     rows().load_state_dict(dict(rows().state_dict(), z=X[:1])) | ValueError | state\['z'\] has shape
     rows().step(torch.zeros(2, 3, 5)) | ValueError | logits
 """)
+
+
+def test_times_have_the_default_dtype_as_in_sampling():
+    rows = dd.TrainingRows(dd.presets.mdlm(4), dd.samplers.Confidence(), torch.zeros(2, 3, dtype=torch.int64))
+    assert rows.t.dtype == torch.get_default_dtype() and torch.nn.Linear(1, 3)(rows.t[:, None]).shape == (2, 3)
+
+
+def test_small_scores_decide_the_order():
+    """With five decimals all scores of a network over 50,257 tokens that is hardly trained would be equal."""
+    generator = torch.Generator().manual_seed(0)
+    probs = (0.02 * torch.randn(1, 8, 50_257, generator=generator)).softmax(-1)
+    score, level = probs.amax(-1).double(), torch.ones(1, 8, dtype=torch.int64)
+    chosen = dd.samplers.Confidence("probability").choose(score, level, 8)
+    assert int(chosen.int().argmax()) == int(score.argmax()) != 0
+    noisy = score * (1 + 1e-7)
+    assert torch.equal(
+        dd.samplers.Confidence("probability").choose(noisy, level, 3),
+        dd.samplers.Confidence("probability").choose(score, level, 3),
+    )

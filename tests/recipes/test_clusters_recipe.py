@@ -57,7 +57,7 @@ def test_vectors_of_words_go_to_tokens_by_their_spelling(run, tmp_path, tokenize
 def test_vectors_of_a_model_need_its_tokenizer(run, tmp_path, tokenizer):
     rows = torch.randn(405, 6, generator=torch.Generator().manual_seed(0))
     save_file({"embedding.weight": rows}, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match=r"has no tokenizer beside it: give --tokenizer"):
+    with pytest.raises(SystemExit, match=r"has no tokenizer beside it: give --tokenizer"):
         run("--clusters", 10, "--vectors", tmp_path)
     (tmp_path / "given").mkdir()
     given = tmp_path / "given" / "tokenizer.json"

@@ -26,10 +26,11 @@ from recipes.data import (
     poems,
     poetry,
     prepare,
-    source,
     speeches,
+    text,
     tokens,
 )
+from recipes.data.making import twentieth
 from recipes.data.text import load_speeches
 
 TEXT = ["the cat sat", "", "a dog ü", "  ", "the dog", "a cat sat here"]
@@ -381,7 +382,7 @@ def test_spacing_is_undone_before_bytes_are_counted(tmp_path):
 
 
 def test_speeches_need_no_network(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(source, "load_speeches", lambda: load_speeches(first_year=2000))
+    monkeypatch.setattr(text, "load_speeches", lambda: load_speeches(first_year=2000))
     command.main(["speeches", "--words", "300", "--out", str(tmp_path / "sotu"), "--length", "64"])
     prepared = open_prepared(tmp_path / "sotu", speeches(300))
     assert len(prepared.validation) == 1000 and len(prepared.train) > 1000
@@ -442,3 +443,19 @@ def test_the_command_names_the_error(tmp_path):
     assert open_prepared(tmp_path / "out").bos_id == 3
     with pytest.raises(SystemExit, match="must be other documents than train"):
         command.main([*words, "--validation", "texts.txt"])
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "marked.txt").write_text("first line\nsecond line\n", encoding="utf-8-sig")
+    documents = load_documents(Source(path=str(tmp_path / "marked.txt")), tmp_path / "cache")
+    assert documents["text"][:] == ["first line", "second line"]
+
+
+def test_the_default_hold_out_has_two_documents_that_are_not_empty(tmp_path):
+    path = tmp_path / "blank.txt"
+    path.write_text("\n".join([f"line {n}" for n in range(30)] + ["", "", "", ""]))
+    assert twentieth(Source(path=str(path))) == 5
+    path.write_text("\n".join(f"line {n}\n" for n in range(22)))
+    assert twentieth(Source(path=str(path))) == 3
+    path.write_text("\n".join(f"line {n}" for n in range(60)))
+    assert twentieth(Source(path=str(path))) == 3

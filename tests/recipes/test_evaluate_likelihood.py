@@ -154,7 +154,7 @@ def test_the_command_prints_the_likelihood(published, tmp_path, capsys):
     result = json.loads(place.read_text(encoding="utf-8"))
     shown = " ".join(capsys.readouterr().out.split())
     assert "likelihood perplexity" in shown and f"{result['likelihood']['nats_per_token']['value']:.4f}" in shown
-    assert "likelihood: exact, over 5 texts" in shown and "6 network calls per batch, padding: given" in shown
+    assert "likelihood: exact, over 5 sequences" in shown and "6 network calls per batch, padding: given" in shown
 
 
 def test_the_command_prints_the_cost_of_groups_and_orders(published, tmp_path, capsys):
@@ -166,7 +166,7 @@ def test_the_command_prints_the_cost_of_groups_and_orders(published, tmp_path, c
     for name in ("drawing_together", "order"):
         assert likely[name]["unit"] == "nats/token" and likely[name]["error"] > 0
         assert f"likelihood {name.replace('_', ' ')} │ {likely[name]['value']:.4f}" in shown
-    assert "costs: drawing_together is the excess over the same order" in shown
+    assert "costs: drawing_together: extra nats per token over the same order" in shown
 
 
 def test_without_the_option_there_is_none(published, capsys):

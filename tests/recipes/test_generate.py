@@ -16,7 +16,8 @@ from recipes.embeddings.naming import cluster_names
 from recipes.evaluation.report import protocol_text
 from recipes.generate import Options, generate, main
 from recipes.generation.prompt import prompt_states
-from recipes.generation.sampling import NOISE, Sampling, draw, protocol
+from recipes.generation.samples import protocol
+from recipes.generation.sampling import NOISE, Sampling, draw
 from recipes.model_io import open_saved
 
 

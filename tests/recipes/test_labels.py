@@ -80,6 +80,30 @@ def test_the_bound_is_that_of_a_sequence_given_its_label(trained):
     assert without > given + 0.03
 
 
+@pytest.mark.slow
+def test_a_class_has_the_bound_of_its_sequences_and_the_likelihood_is_given_the_label(tmp_path):
+    """The sequences of one class are constant, those of the other uniform: only the second has entropy."""
+    random = np.random.default_rng(0)
+    kinds = random.integers(0, 2, 300)
+    ids = kinds[:, None, None] * random.integers(0, 4, (300, 2, 3))
+    prepare_ids(ids, 60, 4, tmp_path / "data", labels=[("constant", "uniform")[kind] for kind in kinds])
+    assert train(recipe(tmp_path))
+    options = Options(run=str(tmp_path / "run"), scorer="none", replicates=4, likelihood="confidence")
+    result = evaluate(replace(options, batch=7), ALONE)
+    constant, uniform = (result["by_label"][name]["value"] for name in ("constant", "uniform"))
+    assert constant < 0.5 < 1 < uniform
+    data, saved = open_prepared(tmp_path / "data").validation, open_saved(tmp_path / "run")
+    x, exactly = torch.as_tensor(np.stack(list(data)).astype(np.int64)), []
+    for label in (0, 1):
+        rows = x[torch.as_tensor(data.labels == label)]
+        likely = dd.likelihood(saved.process, labelled(saved.denoiser, label), rows, dd.samplers.Confidence())
+        exactly.append(-likely.log_likelihood)
+    mean = float(torch.cat(exactly).sum()) / x.numel()
+    found = result["likelihood"]["nats_per_token"]
+    assert found["value"] == pytest.approx(mean, rel=1e-6)
+    assert found["value"] < result["bound"]["nats_per_token"]["value"] + 2 * found["error"]
+
+
 class ShareOfOdd:
     """Metrics of samples: the share of symbols of class odd."""
 

@@ -6,6 +6,8 @@ import sys
 import numpy as np
 import pytest
 
+from recipes.data import SymbolCorpus, prepare
+from recipes.evaluation.samples import metrics_of
 from recipes.metrics import molecules as metrics
 from recipes.visualization.lines import write_fasta, write_lines
 from recipes.visualization.molecules import draw
@@ -126,3 +128,12 @@ def test_fasta_and_lines(tmp_path):
     ):
         with pytest.raises(ValueError, match=fault):
             call()
+
+
+def test_novelty_does_not_depend_on_the_spelling_of_the_data(tmp_path):
+    spelt = ["OCC", "N(C)C", "C(C)C", "O(C)C", "FC"]
+    (tmp_path / "mol.txt").write_text("\n".join(spelt))
+    source = {"kind": "lines", "files": str(tmp_path / "mol.txt"), "tokens": "smiles"}
+    data = prepare(SymbolCorpus(source=source, held_out=1, ends=True), tmp_path / "data")
+    found = metrics_of("molecules", data).measure([one[:-1] for one in data.train], data)
+    assert found["validity"] == 1.0 and found["novelty"] == 0.0

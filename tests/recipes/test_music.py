@@ -1,15 +1,22 @@
 """Music: histograms and their distances, the piano roll, the MIDI file."""
 
 import sys
+from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recipes.data import SymbolCorpus, examples, prepare, wrapped
+from recipes.data.sequences import Sequences
 from recipes.data.sources.pitches import alphabet
+from recipes.evaluation.samples import metrics_of
 from recipes.metrics import music as metrics
 from recipes.visualization.music import NOISE, piano_roll, score, write_midi
+from recipes.visualization.saving import names_of, picture_of
 
 SYMBOLS = alphabet(60, 72)
 HOLD, REST, C4 = 0, 1, 2
@@ -137,3 +144,34 @@ def test_a_score_and_its_midi_file_hold_the_notes(tmp_path):
     file.close()
     played = [[e.pitch for e in track.events if e.isNoteOn()] for track in file.tracks]
     assert [notes for notes in played if notes] == [[60, 64, 67, 60], [60] * 10]
+
+
+@dataclass(frozen=True)
+class Chords:
+    """Sequences of four interleaved voices; the symbol of a voice is its number."""
+
+    def load(self):
+        rows = [np.tile(np.arange(4), 10 + n % 3) for n in range(12)]
+        return Sequences(ids=rows, symbols=("C5", "C4", "E3", "C3"), voices=4, separator=" ")
+
+    def identity(self):
+        return {"chords": "12"}
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_windows_of_interleaved_voices_begin_with_the_first(ends, tmp_path):
+    data = prepare(SymbolCorpus(source={"kind": f"{__name__}:Chords"}, held_out=4, ends=ends), tmp_path / "data")
+    batches = islice(examples(data.train, length=16, pad_id=0, batch_size=8, seed=0, threads=0), 5)
+    assert all(bool((batch.x == torch.arange(16) % 4).all()) for batch in batches)
+    with pytest.raises(ValueError, match=r"data\.wrap=True: .* have 4 interleaved voices"):
+        wrapped(data, 8)
+
+
+def test_music_with_an_end_has_metrics_and_files(tmp_path):
+    corpus = SymbolCorpus(source={"kind": f"{__name__}:Chords"}, held_out=4, ends=True)
+    data = prepare(corpus, tmp_path / "data")
+    whole = [np.asarray(one[:-1]) for one in data.validation]
+    found = metrics_of("music", data).measure(whole, data)
+    assert all(found[name] == 0 for name in found if name.endswith("_distance"))
+    symbols = names_of(data.tokenizer, data.ends)
+    assert symbols == ["C5", "C4", "E3", "C3"] and picture_of(data.layout, symbols) == ".png"

@@ -23,7 +23,8 @@ from recipes.engine.validation import validate
 from recipes.evaluate import Options, evaluate
 from recipes.generate import Options as GenerateOptions
 from recipes.generate import generate
-from recipes.generation.sampling import NOISE, Sampling, draw, protocol
+from recipes.generation.samples import protocol
+from recipes.generation.sampling import NOISE, Sampling, draw
 from recipes.model_io import open_saved
 
 ALONE = World(0, 1, torch.device("cpu"))

@@ -281,6 +281,21 @@ BAD = {
         lambda: prepare_ids([[0], [1]], 1, 2, "out", symbols="aa"),
         r"symbols: 'a' is empty or occurs twice",
     ),
+    "ends of one shape": (
+        lambda: prepare_ids(np.zeros((4, 2, 2), int), 2, 4, "out", ends=True),
+        r"ends=True: not for sequences of one shape, here \(2, 2\)",
+    ),
+    "a class that is held out whole": (
+        lambda: prepare_ids(np.zeros((10, 2), int), 9, 4, "out", labels=[*"aaaaaaaaab"], by="label"),
+        r"by='label': held_out=9 leaves no sequence of the class 'b' to train on",
+    ),
+    "training labels for other sequences": (
+        lambda: (
+            [Path(name).write_text(text) for name, text in (("a.txt", "ab\nba\n"), ("l.txt", "0\n1\n"))],
+            command.main(["lines", "--files", "a.txt", "--labels", "l.txt", "--validation", "a.txt", "--out", "out"]),
+        ),
+        r"labels='l\.txt': a file of the training labels, not with validation='a\.txt'",
+    ),
 }
 
 
@@ -289,7 +304,7 @@ def test_bad_input_is_named(case):
     wrong, message = BAD[case]
     if "picture" in case:
         pytest.importorskip("PIL")
-    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=message):
+    with pytest.raises((ValueError, TypeError, FileNotFoundError, SystemExit), match=message):
         wrong()
 
 
@@ -337,6 +352,26 @@ def test_a_second_split_has_the_symbols_of_the_first(tmp_path):
     Path("valid.txt").write_text("cd\n")
     with pytest.raises(ValueError, match="validation: contains 1 symbols that train does not contain: 'd'"):
         prepare(corpus, tmp_path / "other")
+
+
+def test_arrays_of_several_types_of_ints_are_ints(tmp_path):
+    for name, kind in (("a", np.uint64), ("b", np.int64)):
+        np.save(f"{name}.npy", np.arange(4, dtype=kind).reshape(2, 2))
+    assert Array("*.npy").load().ragged.values.dtype == np.int64
+
+
+def test_a_slice_of_a_data_set_of_the_hub_is_read(monkeypatch):
+    whole = datasets.Dataset.from_dict({"ids": [[n, n] for n in range(10)]})
+    monkeypatch.setattr(datasets, "load_dataset", lambda *given, **named: whole)
+    assert len(Array("owner/data-v1.0", split="train[:3]").load()) == 3
+    assert len(Array("owner/data", split="train").load()) == 10
+    with pytest.raises(FileNotFoundError, match=r"files='missing\.npy': there is no"):
+        Array("missing.npy").load()
+
+
+def test_a_length_of_validation_alone_is_never_drawn():
+    layout = Layout(kind="x", lengths={3: 5, 9: 0})
+    assert layout.draw_length(0, 0, least=5) == 5 and layout.draw_length(0, 0) == 3
 
 
 def test_an_end_and_padding_exist_only_on_request(tmp_path):

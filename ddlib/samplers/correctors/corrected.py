@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.ancestral import Ancestral
-from ddlib.samplers.base import Sampler, SamplingContext, State, at
+from ddlib.samplers.base import Sampler, SamplingContext, State
 from ddlib.samplers.correctors.base import Corrector
 from ddlib.samplers.correctors.edge_balance import EdgeBalance
 from ddlib.samplers.correctors.forward_backward import ForwardBackward
@@ -47,8 +47,8 @@ class Corrected(Sampler):
             raise TypeError(f"corrector is {corrector!r}, must be a ddlib.samplers.Corrector object such as Gibbs()")
         if not predictor.on_time_grid:
             raise TypeError(
-                f"predictor is {predictor!r}, must be one whose states are at the times of the grid (on_grid): a step "
-                "of an event-based sampler has no time for a corrector, use Ancestral, which draws from the same "
+                f"predictor is {predictor!r}, must be one whose states are at the times of the grid (on_time_grid): a "
+                "step of an event-based sampler has no time for a corrector, use Ancestral, which draws from the same "
                 "distribution; Particles take a Corrected as their sampler"
             )
         require(len(interval) == 2, f"interval is {interval!r}, must be two times")
@@ -81,14 +81,15 @@ class Corrected(Sampler):
         return self.predictor.init(run)
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
-        before, (low, high), s = state.z, self.interval, float(run.times[k + 1])
-        state = self.predictor.step(run, state, k)
+        before, (low, high) = state, self.interval
+        state = self.predictor.step(run, before, k)
+        # not the time of the grid where the predictor maps it, as Remask(rule="loop") does
+        s = float(state.t[0] if run.path is None else run.times[k + 1])
         if s == 0 or not low <= s <= high:
             return state
-        t, h = at(run, k + 1), at(run, k) - at(run, k + 1)
-        z = torch.where(run.free, state.z, before)  # restores the prompt
+        z = torch.where(run.free, state.z, before.z)  # restores the prompt
         for _ in range(self.steps):
-            z = torch.where(run.free, self.corrector.correct(run, z, t, h), z)
+            z = torch.where(run.free, self.corrector.correct(run, z, state.t, before.t - state.t), z)
         return state._replace(z=z)
 
     def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:

@@ -1,8 +1,9 @@
 """Processors of logits before tokens are drawn: forbidden tokens, repetition penalty, temperature and truncation."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -101,14 +102,17 @@ class LogitProcessors:
 
 def _forbidden(process: ForwardProcess, tokens: Sequence[int]) -> Bool[Tensor, "V"]:
     """Return the mask of forbidden tokens, checked."""
-    excluded = torch.zeros(process.vocab_size, dtype=torch.bool)
+    excluded = torch.zeros(process.vocab_size, dtype=torch.bool, device="cpu")
+    if not isinstance(tokens, Iterable):
+        raise TypeError(f"forbidden is {tokens!r}, must be a list of token ids")
     for token in tokens:
-        if isinstance(token, bool) or not isinstance(token, int):
+        if isinstance(token, bool) or not isinstance(token, Integral):
             raise TypeError(f"forbidden holds {token!r}, must hold token ids")
         require(
-            0 <= token < process.vocab_size, f"forbidden holds {token}, must be tokens in [0, {process.vocab_size})"
+            0 <= int(token) < process.vocab_size,
+            f"forbidden holds {token}, must be tokens in [0, {process.vocab_size})",
         )
-        excluded[token] = True
+        excluded[int(token)] = True
     require(not bool(excluded.all()), "forbidden holds all tokens, must leave at least one")
     hierarchy = process.hierarchy
     if hierarchy is None:
@@ -157,7 +161,7 @@ class Truncation:
 
     def at(self, t: float) -> Sharpen:
         """Return the function of log-probabilities at a time; ``unchanged`` if it changes nothing."""
-        temperature = check_number(*_evaluated("temperature", self.temperature, t), 0, 1e6, ">= 0")
+        temperature = check_number(*_evaluated("temperature", self.temperature, t), 0, 1e6, "in [0, 1e6]")
         top_p = check_number(*_evaluated("top_p", self.top_p, t), 1e-9, 1, "in (0, 1]")
         if temperature == 1 and top_p == 1 and self.top_k is None and self.min_p == 0:
             return unchanged

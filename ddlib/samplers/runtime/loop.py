@@ -1,6 +1,6 @@
 """Loop over the steps of a sampler: for full sequences, block by block, or with one time per position."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, cast
@@ -114,16 +114,23 @@ def draw_along_pace(run: SamplingCall) -> Tokens:
     return draw_tokens(replace(run, times=grid, path=path))
 
 
-def check_guided(network: ModelWrapper, sampler: Sampler, plain: bool) -> None:
+def check_guided(network: ModelWrapper, sampler: Sampler, plain: bool, endings: Sequence[Ending] = ()) -> None:
     """Raise TypeError for a denoiser with a step distribution that the sampler or the options do not support.
 
     Args:
         network: the model wrapper of a call of ``sample``.
         sampler: the sampler.
         plain: whether all options that change token distributions have their defaults.
+        endings: the stopping criteria.
     """
     if not network.capabilities.has_step_distribution:
         return
+    for ending in endings:
+        if ending.uses_predictions:
+            raise TypeError(
+                f"endings: {ending!r} reads token distributions, {network.denoiser!r} guides the distribution of z_s: "
+                "use another stopping criterion, or on='tokens'"
+            )
     if not sampler.supports_step_distribution:
         raise TypeError(
             f"{sampler!r} draws from token distributions, {network.denoiser!r} guides the distribution of z_s: use "

@@ -59,9 +59,10 @@ class Array:
         for name, part in parts.items():
             check_range(part.ids, vocab, name)
         lengths = np.concatenate([part.ids.lengths for part in parts.values()])
-        ids = Ragged(
-            np.concatenate([part.ids.values for part in parts.values()]), np.concatenate([[0], lengths.cumsum()])
-        )
+        kind = np.result_type(*(part.ids.values for part in parts.values()))
+        kind = np.dtype(np.int64) if kind.kind == "f" else kind  # as of uint64 and int64
+        values = np.concatenate([part.ids.values.astype(kind, copy=False) for part in parts.values()])
+        ids = Ragged(values, np.concatenate([[0], lengths.cumsum()]))
 
         def columns(name: str) -> Sequence[Any] | None:
             found = [part.columns(name) for part in parts.values()]

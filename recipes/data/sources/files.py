@@ -13,11 +13,12 @@ import numpy as np
 from jaxtyping import Int
 
 from recipes.data.sequences import labelled
-from recipes.data.source import Hub, Source, hashes
+from recipes.data.source import Hub, Source, hashes, part
 
 TABLES = {".csv": ",", ".tsv": "\t"}
 """Separator of the columns of a table, by suffix."""
 
+SUFFIX = re.compile(r"\.[A-Za-z]")
 INT = re.compile(r"[+-]?\d+")
 
 
@@ -60,7 +61,8 @@ def identity(files: Sequence[Path], labels: str | None) -> dict[str, str]:
 
 def on_hub(path: str) -> bool:
     """Return whether a path is no file here but can be the name of a data set on the hub."""
-    return not Path(path).exists() and not glob.has_magic(path) and not Path(path).suffix
+    named_file = SUFFIX.match(Path(path).suffix)  # and not the version of a data set, as in "name-v1.0"
+    return not Path(path).exists() and not glob.has_magic(path) and not named_file
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,10 @@ class Table:
     split: str
 
     def read(self) -> Any:
-        """Return the data set."""
-        return Hub().load(Source(path=self.path, split=self.split), None)
+        """Return the split, or its slice."""
+        source = Source(path=self.path, split=self.split)
+        found = Hub().load(source, None)
+        return found.select(part(source, len(found)))
 
     def identity(self) -> dict[str, str]:
         """Return the commit of the data set."""
