@@ -29,7 +29,7 @@ class Guidance(Part):
     ``on`` selects the distribution that is steered. "tokens": the distribution of the clean token at each position.
     "states": the distribution of the next state. In a plain hierarchy these are the children of the current state; the
     logits are child logits, (B, L, S - 1), and every sampler uses them edge by edge. For masked diffusion both are the
-    same. In other processes a steered distribution of z_s does not follow from a distribution of tokens. There
+    same. In other processes no distribution of clean tokens gives the steered distribution of z_s. There
     ``step_distribution`` returns it directly, and the sampler ``Ancestral`` draws from it. Jump times, and the levels
     that positions jump to, are not steered if they do not depend on the network.
 

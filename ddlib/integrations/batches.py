@@ -46,9 +46,9 @@ class DiffusionCollator:
 
     Args:
         process: the forward process. The collator keeps a copy, on the CPU.
-        batch_size: sequences in one step of the optimizer, over all processes and accumulated batches. Stratified times
-            are scrambled anew in every step. None: ``DiffusionTrainer`` and ``DiffusionDataModule`` set their own;
-            1024 in other loops.
+        batch_size: sequences in one step of the optimizer, over all processes and accumulated batches. Times are
+            stratified within a step. None: ``DiffusionTrainer`` and ``DiffusionDataModule`` set theirs; 1024 in other
+            loops.
         seed: seed of times and noise.
         pad_token_id: the token at padded positions.
         pad_to_multiple_of: lengths are padded to a multiple of it; ``torch.compile`` then sees fewer shapes.

@@ -103,7 +103,7 @@ class Sampler(ReversePart):
     jump to jump."""
 
     by_times: bool = True
-    """True if the times of the grid matter, False if only their number does, as for steps from jump to jump."""
+    """True if the times of the grid matter, False if only their number does, as for ``FirstHitting``."""
 
     consistent_joint: bool = True
     """True if the distribution of a sequence converges to the exact one as the number of steps grows, given the optimal
@@ -117,7 +117,7 @@ class Sampler(ReversePart):
     """True if sequences may be finished early (``Ending``), False if a row represents several sequences."""
 
     supports_constraint: bool = False
-    """True if ``apply_predictions`` draws all tokens and no token is replaced by another one, but remasked: then each
+    """True if ``apply_predictions`` draws all tokens and tokens are replaced only by way of masks: then each
     state has a completion that satisfies the constraint of ``sample``."""
 
     max_finalize_calls: int = 1

@@ -41,9 +41,9 @@ class Confidence(OrderedSampler):
     decodes (arXiv 2602.08676; JointThreshold in SGLang). Filling and editing share a network call. A row without masks
     is edited until a step changes nothing, at most ``edit_steps`` times, so ``steps`` must leave steps for it. The
     output is read as it is: with ``parameterization="posterior"`` and masks it is the token itself, and nothing is
-    edited. It means something at tokens only if wrong tokens occurred in training, as in that of LLaDA2.1; with plain
-    masks it was never trained, and the distribution of the samples is not that of the model. ``Gibbs`` and ``Remask``
-    keep the distribution. There is no likelihood with ``edit``.
+    edited. The output at unmasked positions is meaningful only if the network was trained with wrong tokens there, as
+    LLaDA2.1 was; with plain masks it was not, and the distribution of the samples is not that of the model. ``Gibbs``
+    and ``Remask`` keep the distribution. There is no likelihood with ``edit``.
 
     Args:
         score: "probability", "margin" or "entropy".

@@ -20,12 +20,12 @@ class InOrder(OrderedSampler):
     """Descent in the order in which the positions of a pace move, one edge at a time.
 
     ``Patches((28, 28), (7, 7))`` draws a picture rectangle by rectangle, each in raster order; ``LeftToRight()`` gives
-    the order of the sampler of that name. The network is one for ``Together``, as for all ordered samplers: only the
-    order is that of the pace. With as many steps as edges a sequence is drawn by the chain rule; with fewer steps the
-    remaining edges of a row are split evenly over the remaining steps. So where no position is given, a step is a group
-    of the pace if there are as many steps as groups times edges of the hierarchy; with ``whole`` it is one for every
-    larger number of steps and every prompt too. ``Lanes``, ``Halton`` and ``Checkerboard`` keep the positions of a
-    group apart, as those drawn at once are independent. The likelihood in this order is exact, ``ddlib.likelihood``.
+    the order of the sampler of that name. The network takes one time per sequence, as for all ordered samplers; the
+    pace determines the order only. With as many steps as edges a sequence is drawn by the chain rule; with fewer steps
+    the remaining edges of a row are split evenly over the remaining steps. Without a prompt, as many steps as groups
+    times edges make each step one group; with ``whole`` so do more steps, and a prompt changes nothing. ``Lanes``,
+    ``Halton`` and ``Checkerboard`` keep the positions of a group apart, as those drawn at once are independent. The
+    likelihood in this order is exact, ``ddlib.likelihood``.
 
     A new order is a new pace, a subclass of ``ddlib.paces.sequential.InTurn`` with ``turns``.
 

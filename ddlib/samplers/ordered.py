@@ -68,7 +68,7 @@ class OrderedSampler(Sampler):
 
     @property
     def deterministic(self) -> bool:
-        """True if the choice is a function of the states; a subclass with ``noise`` in its body states it anew."""
+        """True if the choice is a function of the states; a subclass that overrides ``noise`` overrides it too."""
         return not defined_below(self, OrderedSampler, "noise")
 
     @property
@@ -227,7 +227,7 @@ def finite_log(probs: Float[Tensor, "n K"]) -> Float[Tensor, "n K"]:
 
 
 def defined_below(part: object, base: type, method: str) -> bool:
-    """Return whether a subclass of ``base`` has a method in its body: what ``base`` states of it may not hold then."""
+    """Return whether a subclass of ``base`` overrides a method: what ``base`` declares of it may then be wrong."""
     mro = type(part).__mro__
     return any(method in vars(cls) for cls in mro[: mro.index(base)])
 

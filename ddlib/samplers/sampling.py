@@ -61,7 +61,7 @@ def sample(
     Args:
         process: the forward process to run backwards.
         denoiser: ``(z, t) -> logits``; put a module into ``eval()`` first. With a ``ddlib.typing.SplitDenoiser``, such
-            as a DiT, samplers that draw jumps first compute the logits at the jumping positions only. With a
+            as a DiT, samplers that first draw which positions jump compute the logits of these only. With a
             ``SparseDenoiser``, which a DiT is too, the same holds for features on a CPU.
         shape: (B, L).
         sampler: default ``Ancestral()``.

@@ -134,7 +134,7 @@ class Length(Part):
         token: the end token.
         start: number of positions after the prompt at the beginning.
         block: number of positions in the window that a step may fill, from the first that is a mask; the network takes
-            all. It is the ``block_length`` of LLaDA, for samplers whose steps have no times. None for no window.
+            all. The same as LLaDA's ``block_length``; only for samplers that ignore the time grid. None for no window.
         fill: token behind the end of a row; by default ``token``.
 
     Raises:

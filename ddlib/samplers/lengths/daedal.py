@@ -22,10 +22,10 @@ class Daedal(Length):
     The confidence is that of ``Outlook.confidence``. Rows never become shorter.
 
     With ``Confidence("probability", threshold=0.9)``, temperature 0 and ``block=32`` this is the published program,
-    github.com/Li-Jinsong/DAEDAL at 303c9e9. The numbers are its defaults, and the end tokens of stage 1 are in the
-    program; its paper was not at hand. There are three differences. A position that is a token is certain to be that
-    token, where the program takes the network's output for it. Stage 1 ends row by row, where the program ends it for
-    all rows when the longest one stops. Any sampler fills the masks, not only that one.
+    github.com/Li-Jinsong/DAEDAL at 303c9e9. The defaults and the end tokens of stage 1 follow the program; the paper
+    was not available. There are three differences. A position that is a token is certain to be that token, where the
+    program takes the network's output for it. Stage 1 ends row by row, where the program ends it for all rows when the
+    longest one stops. Any sampler fills the masks, not only that one.
 
     Args:
         token: the end token.

@@ -250,7 +250,7 @@ class BlockContexts:
         network: the model wrapper of the whole sequence.
         size: positions of a block.
         keep: whether a ``BlockDenoiser`` caches its computations for earlier blocks, or the rule of an approximate
-            cache. A ``BlockDenoiser`` has the exact one in place of it.
+            cache. A ``BlockDenoiser`` uses the exact cache instead.
     """
 
     def __init__(self, network: ModelWrapper, size: int, keep: bool | Reuse) -> None:

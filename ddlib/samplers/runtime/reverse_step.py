@@ -115,7 +115,7 @@ def apply_predictions(
         target: (B, L) new levels.
         force: see ``ForwardProcess.sample_given_level``.
         chance: as in ``move``.
-        single: whether each position descends one edge, and so draws once.
+        single: True if each position descends exactly one edge, which takes one uniform number.
     """
     if run.constraint is not None:
         parts = list(predictions)
