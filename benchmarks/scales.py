@@ -191,20 +191,20 @@ class Scales(CorpusStudy):
         judged(sorted((options.work / "drawn").glob("*.json")), options.scorer)
 
     def evaluate(self, options: Namespace) -> None:
-        """Write the result file."""
-        work = options.work
-
+        """Write the result file; runs and cells of an earlier one are kept."""
+        work, out = options.work, options.out
+        known = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"judge": {}, "cells": []}
         found = collected(self.runs(work), known_runs(options), "above_masks", self.measure(work))
         told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((work / "drawn").glob("*.json"))]
         scored = [one for one in told if "scores" in one]
         result = {
             "recipe": recipe_yaml(self.setting.recipe(Path("work"), "scales-masks", MASKS, 2, 0)),
             "runs": found,
-            "judge": scored[0]["judge"] if scored else {},
+            "judge": scored[0]["judge"] if scored else known["judge"],
             "texts": self.texts,
-            "cells": [summary(one) for one in scored],
+            "cells": [summary(one) for one in scored] or known["cells"],
         }
-        written(options.out, result)
+        written(out, result)
 
 
 STUDY = Scales()

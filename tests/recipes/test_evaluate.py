@@ -359,3 +359,13 @@ def test_no_result_is_written_over_that_of_another_model(options, published, mon
     shutil.copytree(published.run, renamed)
     (renamed / "evaluation.json").write_text('{"protocol": {"run": "before"}}')
     evaluation.main([str(renamed)])
+
+
+@pytest.mark.parametrize(
+    ("sampling", "message"),
+    [(dict(label="even"), "label='even'"), (dict(forbidden=("of the law",)), r"forbidden='of the law': is \d tokens")],
+)
+def test_options_of_samples_are_checked_before_the_bound(options, scorer, sampling, message, monkeypatch):
+    monkeypatch.setattr("recipes.evaluate.bounds", None)
+    with pytest.raises(ValueError, match=message):
+        evaluate(replace(options, scorer=str(scorer), sampling=Sampling(**sampling)), ALONE)
