@@ -15,6 +15,7 @@ from ddlib.integrations.batches import Targets
 from ddlib.integrations.lightning_data import DiffusionDataModule, check_loader
 from ddlib.integrations.measures import DiffusionLoss, mean_bound, sequence_bounds
 from ddlib.integrations.saved import draw_samples, is_sharded, write_samples
+from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization
 from ddlib.plugins.config import build
 from ddlib.processes import ForwardProcess
@@ -49,7 +50,8 @@ class DiffusionModule(L.LightningModule):
         sampler: sampler of ``sample``.
         weighting: see ``ddlib.training_loss``, and so are the following two.
         mode: see there.
-        parameterization: meaning of the network's output.
+        parameterization: meaning of the network's output; by default its attribute of that name, which the bound and
+            samples read, or "cavity" without one.
         lr: learning rate of AdamW.
         bound_options: options of ``ddlib.bound`` in validation, such as ``levels="balanced"``, and its ``seed``.
     """
@@ -62,7 +64,7 @@ class DiffusionModule(L.LightningModule):
         *,
         weighting: Weighting | Plain | None = None,
         mode: str = "standard",
-        parameterization: Parameterization = "cavity",
+        parameterization: Parameterization | None = None,
         lr: float = 3e-4,
         bound_options: dict[str, Any] | None = None,
     ) -> None:
@@ -70,7 +72,8 @@ class DiffusionModule(L.LightningModule):
         plain: dict[str, Any] = {} if isinstance(network, nn.Module) else {"network": network}
         self.network: nn.Module = network if isinstance(network, nn.Module) else build("backbones", network)
         self.sampler: Sampler = build("samplers", sampler)
-        self.loss = DiffusionLoss(build("processes", process), weighting, mode, parameterization)
+        meaning = Capabilities.of(self.network).meaning(parameterization)
+        self.loss = DiffusionLoss(build("processes", process), weighting, mode, meaning)
         self.lr, self.bound_options, self._rows = lr, bound_options or {}, list[Tensor]()
         weighted = self.loss.weighting
         plain |= {"process": values(self.process), "sampler": values(self.sampler), "mode": mode, "lr": lr}
@@ -100,7 +103,8 @@ class DiffusionModule(L.LightningModule):
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
         """Compute the bound of each sequence of a batch."""
-        self._rows.append(sequence_bounds(self.process, self.network, _labels(batch), **self.bound_options))
+        options = {"parameterization": self.loss.parameterization, **self.bound_options}
+        self._rows.append(sequence_bounds(self.process, self.network, _labels(batch), **options))
 
     def on_validation_epoch_end(self) -> None:
         """Log the mean over all sequences of all processes."""
@@ -121,6 +125,7 @@ class DiffusionModule(L.LightningModule):
 
         All processes have to call it for a network that FSDP shards.
         """
+        options = {"parameterization": self.loss.parameterization, **options}
         return draw_samples(self.process, self.network, shape, self.sampler, steps, generator=generator, **options)
 
 

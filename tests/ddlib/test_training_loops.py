@@ -538,3 +538,20 @@ def test_an_evaluation_without_positions_is_refused():
     labels = DiffusionCollator(process)([{"input_ids": [1, 2, 3]}])["labels"]
     with pytest.raises(ValueError, match=r"labels have no position.* wrap the data"):
         sequence_bounds(process, lambda z, t: torch.zeros(*z.shape, 4), labels)
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_a_module_trains_validates_and_samples_with_one_meaning_of_the_logits(stated):
+    from ddlib.integrations.lightning import DiffusionModule
+
+    process = dd.presets.mdlm(4)
+    inner = torch.nn.Embedding(5, 4)
+    if stated:
+        inner.parameterization = "posterior"
+    inner.forward = lambda z, t, _called=inner.forward: _called(z)
+    module = DiffusionModule(inner, process, parameterization=None if stated else "posterior")
+    assert module.loss.parameterization == "posterior"
+    batch = DiffusionCollator(process)([{"input_ids": [1, 2, 3], "position": 0}])
+    module.validation_step(batch, 0)
+    expected = sequence_bounds(process, inner, batch["labels"], parameterization="posterior")
+    assert torch.equal(module._rows[0], expected)
