@@ -114,10 +114,10 @@ class Options:
         for name in ("spacing", "temperature"):
             if not getattr(self, name):
                 raise ValueError(f"{name}=(): must have at least one value")
-        for cell in self.ways(USUAL[0]):
+        for cell in self.variants(USUAL[0]):
             self.sampling(cell)
 
-    def ways(self, sampler: str) -> Iterator[Cell]:
+    def variants(self, sampler: str) -> Iterator[Cell]:
         """Yield a cell of one call and one step for every temperature and spacing."""
         for temperature, spacing in product(dict.fromkeys(self.temperature), dict.fromkeys(self.spacing)):
             yield Cell(sampler, 1, 1, temperature, spacing)
@@ -140,11 +140,11 @@ def cells_of(saved: LoadedModel, options: Options, length: int) -> Iterator[Cell
         ValueError: a sampler that does not support the process or the pace; too few calls for a single step.
     """
     for name in options.samplers or USUAL:
-        for way in options.ways(name):
+        for variant in options.variants(name):
             try:
-                each = cell_measures.fewest_calls(saved, options.sampling(way), length)
+                each = cell_measures.fewest_calls(saved, options.sampling(variant), length)
             except ValueError:
-                if way.spacing == options.spacing[0] and (options.samplers or name == USUAL[0]):
+                if variant.spacing == options.spacing[0] and (options.samplers or name == USUAL[0]):
                     raise
                 continue
             if max(options.calls) < each:
@@ -152,12 +152,12 @@ def cells_of(saved: LoadedModel, options: Options, length: int) -> Iterator[Cell
                     f"calls={max(options.calls)}: {name} makes up to {each} calls in its smallest number of steps"
                 )
             budgets = [calls for calls in sorted({*options.calls}) if calls >= each]
-            yield from (replace(way, budget=calls, steps=calls // each) for calls in budgets)
+            yield from (replace(variant, budget=calls, steps=calls // each) for calls in budgets)
 
 
 def settings_of(saved: LoadedModel, options: Options, length: int, scorer: Scorer | None) -> dict[str, Any]:
     """Return all values that determine the numbers of every cell, the hash of the weights among them."""
-    drawn = protocol(saved, options.sampling(next(options.ways(USUAL[0]))), options.seed, length)
+    drawn = protocol(saved, options.sampling(next(options.variants(USUAL[0]))), options.seed, length)
     judge = {} if scorer is None else {"revision": scorer.revision, "bos": options.scorer_bos, "limit": scorer.limit}
     return {name: value for name, value in drawn.items() if name not in COLUMNS} | {
         **options.reading.recorded(),
@@ -188,7 +188,7 @@ def frontier(options: Options, console: Console) -> dict[str, Any]:
     check_model("out", options.path, options.run)
     world = World(0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     saved = options.reading.open(options.run, world.device, options.precision)
-    first = options.sampling(next(options.ways(USUAL[0])))
+    first = options.sampling(next(options.variants(USUAL[0])))
     length = measured_length(saved, options.length, first.named(saved).block or 1)
     cells = list(cells_of(saved, options, length))
     if options.scorer != NONE and saved.layout is not None:

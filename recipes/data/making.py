@@ -64,8 +64,10 @@ def twentieth(source: Source) -> int:
     with TemporaryDirectory() as cache:
         found = load_documents(source, Path(cache))
         count = max(len(found) // 20, 2)
-        while count < len(found) and sum(bool(text.strip()) for text in found[-count:]["text"]) < 2:
+        filled = sum(bool(text.strip()) for text in found[-count:]["text"])
+        while filled < 2 and count < len(found):
             count += 1
+            filled += bool(found[len(found) - count]["text"].strip())
         return count
 
 

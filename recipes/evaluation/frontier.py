@@ -108,7 +108,7 @@ def kept_cells(
     return cells, starts
 
 
-def way(cell: Mapping[str, Any]) -> str:
+def curve_name(cell: Mapping[str, Any]) -> str:
     """Return the sampler of a cell, with temperature and spacing where they are not the default ones."""
     spacing = {"time": "", "jumps": ", equal jumps"}[cell["spacing"]]
     return cell["sampler"] + spacing + ("" if cell["temperature"] == 1 else f", temperature {cell['temperature']:g}")
@@ -116,7 +116,7 @@ def way(cell: Mapping[str, Any]) -> str:
 
 def in_a_line(cell: Mapping[str, Any]) -> str:
     """Return a cell in one line."""
-    parts = [f"{way(cell):<24} {cell['budget']:>4} calls allowed, {cell['calls']:>6.1f} made"]
+    parts = [f"{curve_name(cell):<24} {cell['budget']:>4} calls allowed, {cell['calls']:>6.1f} made"]
     for name in ("nats", "entropy"):
         if (found := cell[name]) is not None:
             error = "" if found["error"] is None else f" ± {found['error']:.3f}"
@@ -125,7 +125,7 @@ def in_a_line(cell: Mapping[str, Any]) -> str:
 
 
 def write_figure(path: Path, result: Mapping[str, Any], title: str) -> None:
-    """Draw nats against entropy, or without a judge entropy against network calls; a curve for each ``way``.
+    """Draw nats against entropy, or without a judge entropy against network calls; a curve for each ``curve_name``.
 
     Args:
         path: of the PNG.
@@ -136,8 +136,8 @@ def write_figure(path: Path, result: Mapping[str, Any], title: str) -> None:
     scorer, real = result["protocol"]["scorer"], result["held_out"] or {"entropy": None, "nats": None}
     across, up = ("calls", "entropy") if scorer is None else ("entropy", "nats")
     shown = [cell for cell in result["cells"] if cell["entropy"] is not None and cell[up] is not None]
-    for number, name in enumerate(dict.fromkeys(map(way, shown))):
-        row = sorted((cell for cell in shown if way(cell) == name), key=lambda cell: cell["calls"])
+    for number, name in enumerate(dict.fromkeys(map(curve_name, shown))):
+        row = sorted((cell for cell in shown if curve_name(cell) == name), key=lambda cell: cell["calls"])
         xs = [cell["calls"] if across == "calls" else cell["entropy"]["value"] for cell in row]
         ys, errors = ([cell[up][key] or 0.0 for cell in row] for key in ("value", "error"))
         colour = COLOURS[number % len(COLOURS)]

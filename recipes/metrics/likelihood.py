@@ -56,13 +56,13 @@ def read(
         if alone:
             mask, tokens = mask.clone(), tokens - 1
             mask[:, 0] = False
-        told = batch.labels is not None and takes_labels(denoiser)
+        conditional = batch.labels is not None and takes_labels(denoiser)
         # a network sees some of the rows at a time, so all rows of a call have one label
-        labels = batch.labels[own] if told else torch.zeros_like(lengths)
+        labels = batch.labels[own] if conditional else torch.zeros_like(lengths)
         for length, label in torch.stack([lengths, labels], 1).unique(dim=0).tolist():
             rows = (lengths == length) & (labels == label)
             text, known = x[rows, :length], ~mask[rows, :length]
-            network = labelled(denoiser, label) if told else denoiser
+            network = labelled(denoiser, label) if conditional else denoiser
             options: dict[str, Any] = {"given": known, "parameterization": parameterization, "pace": pace}
             if group is None:
                 likely = dd.likelihood(process, network, text, order, steps=steps, **options)
