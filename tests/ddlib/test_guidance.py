@@ -323,8 +323,3 @@ def test_a_gradient_of_the_classifier_is_available_in_inference_mode():
     expected = guided(guidance)
     with torch.inference_mode():
         assert torch.equal(guided(guidance), expected)
-
-
-def test_a_stopping_criterion_of_tokens_is_refused_with_guidance_of_states():
-    with pytest.raises(TypeError, match=r"endings: .*Settled.* reads token distributions"):
-        guided(free("uniform"), endings=[dd.samplers.Settled()])
