@@ -58,7 +58,7 @@ def test_step_distributions_without_token_probabilities_require_ancestral(name):
     for option in ({"temperature": 0.5}, {"top_p": lambda t: 1 - t / 2}, {"min_p": 0.1}, {"forbidden": [2]}):
         with pytest.raises(TypeError, match=r"temperature.*token distributions.*keep the defaults"):
             guided(guidance, **option)
-    with pytest.raises(TypeError, match=r"endings: Settled.* reads token distributions.*use another stopping criterion"):
+    with pytest.raises(TypeError, match=r"endings: Settled.* reads token distributions.*use another"):
         guided(guidance, endings=[dd.samplers.Settled()])
     with pytest.raises(TypeError, match=r"guides the distribution of the next state.*Ancestral"):
         dd.bound(guidance.process, guidance, torch.zeros(2, 3, dtype=torch.int64))
