@@ -5,6 +5,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.objective.bound import reconstruction
+from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess
 from ddlib.times import sample_times
@@ -22,7 +23,7 @@ def speed_loss(
     *,
     draws: int = 2,
     mask: PaddingMask | None = None,
-    parameterization: Parameterization = "cavity",
+    parameterization: Parameterization | None = None,
 ) -> Float64[Tensor, ""]:
     r"""Estimate the bound in nats per token without bias, with an unbiased gradient by learned speeds too.
 
@@ -50,7 +51,8 @@ def speed_loss(
             batch.
         draws: number of draws of noise for each sequence and time, at least 2.
         mask: (B, L) bool, True at the tokens that count; padding is noised too and is an input of the denoiser.
-        parameterization: meaning of the logits, as in ``nelbo``.
+        parameterization: meaning of the logits, as in ``nelbo``; by default the denoiser's attribute of that name, or
+            "cavity" without one.
 
     Raises:
         TypeError, ValueError: as ``bound``; a process with nothing to learn, fewer than 2 draws, a bad mask; a learned
@@ -72,6 +74,7 @@ def speed_loss(
     )
     process.check_inputs(x=x)
     check_padding(x, mask)
+    meaning = Capabilities.of(denoiser).meaning(parameterization)
     # jumps along slow edges may be later than the last float32 time before 1
     t = sample_times(len(x), generator=generator, device=x.device, dtype=torch.float64)
     dtype = torch.get_default_dtype()
@@ -79,13 +82,13 @@ def speed_loss(
     kept = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
     x, t, kept = (each.repeat_interleave(draws, 0) for each in (x, t, kept))
     z = process.sample(x, t, noise)
-    logits = cavity_logits(process, denoiser(z, t.to(dtype)), z, t, parameterization)
+    logits = cavity_logits(process, denoiser(z, t.to(dtype)), z, t, meaning)
     nats = process.integrand(logits, x, z, t)
     total = _by_level(process, nats, x, z, t, kept, draws)
     if not process.exact_ends:
         start = torch.zeros_like(t)
         z = process.sample(x, start, noise)
-        logits = cavity_logits(process, denoiser(z, start.to(dtype)), z, start, parameterization)
+        logits = cavity_logits(process, denoiser(z, start.to(dtype)), z, start, meaning)
         left = reconstruction(process, logits, x, z, start)
         total = total + _with_score_gradient(process, left, x, z, start, kept, draws)
     end = torch.full_like(t, latest(t.dtype))
@@ -113,8 +116,8 @@ def _by_level(
     """``_with_score_gradient`` with, where levels have weights, each level's mean divergence as a control variate.
 
     The divergence of a level is estimated from the other draws of the sequence. Its mean over noise is known:
-    occupancies times weights times divergences. The remainder has a mean of about 0 and no baseline, since a baseline
-    would depend on the draw itself: its levels enter the divergences of the others.
+    occupancies times weights times divergences. The remainder has a mean of about 0. It has no leave-one-out baseline,
+    which would be biased: the control variate of each draw contains the other draws.
     """
     if not isinstance(process, HasLevelWeights):
         return _with_score_gradient(process, nats, x, z, t, kept, draws)

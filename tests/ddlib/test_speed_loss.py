@@ -311,3 +311,21 @@ def test_the_fused_loss_has_the_gradient_of_the_speeds_that_its_values_have(redu
         loss = {"none": {"mean": loss.mean, "sum": loss.sum}[reduction]}.get(way, lambda loss=loss: loss)()
         slopes.append(torch.autograd.grad(2 * loss, parameter(process))[0])
     assert torch.allclose(*slopes, rtol=1e-6) and float(slopes[0].abs().max()) > 1e-3
+
+
+def test_the_meaning_that_the_denoiser_states_is_used():
+    process = PROCESSES["two levels"]()
+    inner = opinionated(process)
+
+    class Stated:
+        parameterization = "posterior"
+
+        def __call__(self, z, t):
+            return inner(z, t)
+
+    x = texts(PAIR, 8, torch.Generator().manual_seed(0))
+    stated, passed, plain = (
+        dd.speed_loss(process, network, x, torch.Generator().manual_seed(1), parameterization=meaning)
+        for network, meaning in ((Stated(), None), (inner, "posterior"), (inner, None))
+    )
+    assert stated == passed != plain
