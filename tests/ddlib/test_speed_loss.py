@@ -314,7 +314,7 @@ def test_the_fused_loss_has_the_gradient_of_the_speeds_that_its_values_have(redu
 
 
 def test_the_meaning_that_the_denoiser_states_is_used():
-    process = PROCESSES["two levels"]()
+    process = PROCESSES["two levels, xi"]()
     inner = opinionated(process)
 
     class Stated:
