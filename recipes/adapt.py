@@ -88,7 +88,8 @@ def smoke(recipe: Recipe) -> Recipe:
         recipe.output, folder=Path("runs/smoke") / recipe.output.folder.name, log_every=1, validate_every=2,
         validate_sequences=8, sample_steps=4, samples=1, save_every=2, tensorboard=False, wandb=None,
     )  # fmt: skip
-    return replace(recipe, data=replace(recipe.data, length=16), output=output, batch=4, steps=4)
+    optimizer = replace(recipe.optimizer, warmup=2)
+    return replace(recipe, data=replace(recipe.data, length=16), optimizer=optimizer, output=output, batch=4, steps=4)
 
 
 def corpus_for(

@@ -160,7 +160,7 @@ def test_a_run_starts_at_no_network_that_differs_in_an_argument_without_weights(
     first = publish_tiny(tmp_path)
     again = replace(open_saved(first.run).recipe, start=str(first.run))
     again = replace(again, output=replace(again.output, folder=tmp_path / "run", validate_sequences=4))
-    for changes in ({"dropout": 0.1}, {"block_size": 4}, {"memory": True}):
+    for changes in ({"dropout": 0.1}, {"block_size": 4}):
         Run.prepare(replace(again, model=again.model | changes), ALONE)
     message = r"start=.*: model.heads is 2 there, 4 here: the weights fit, .* must be that of .*recipe\.yaml"
     with pytest.raises(ValueError, match=message):
