@@ -141,15 +141,20 @@ def check_same_network(recipe: Recipe, model: nn.Module, folder: Path) -> None:
     Raises:
         ValueError: an argument that is not in ``FREE`` differs.
     """
-    recorded = isinstance(model, Pretrained) and (folder / "config.json").exists()
-    if recorded:
-        theirs = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    path = folder / "config.json"
+    if isinstance(model, Pretrained) and path.exists():
+        recorded, theirs = True, json.loads(path.read_text(encoding="utf-8"))
         ours = json.loads(json.dumps(model.saved_arguments()))
         defaults = {name: one.default for name, one in model._hub_mixin_init_parameters.items()}
+        names = (ours.keys() | theirs.keys()) & defaults.keys()
     else:
-        theirs, ours, defaults = read_recipe(folder / RECIPE).model, recipe.model, {}
-        theirs, ours = ({k: v for k, v in each.items() if v != parts.RUN} for each in (theirs, ours))
-    names = (ours.keys() | theirs.keys()) & defaults.keys() if recorded else (ours.keys() & theirs.keys()) - {"kind"}
+        recorded, defaults = False, {}
+        # what the run fills in is compared where it comes from
+        theirs, ours = (
+            {name: value for name, value in dict(each.model).items() if value != parts.RUN}
+            for each in (read_recipe(folder / RECIPE), recipe)
+        )
+        names = (ours.keys() & theirs.keys()) - {"kind"}
 
     def values(given: dict[str, Any]) -> dict[str, Any]:
         found = {name: given.get(name, defaults.get(name)) for name in sorted(names - FREE)}
