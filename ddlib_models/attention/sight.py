@@ -1,6 +1,7 @@
 """Attention masks and logit shifts that turn a causal language model into a bidirectional denoiser."""
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -47,6 +48,8 @@ def shifted(
 ) -> Float[Tensor, "B L D"]:
     """Return for each position the features of the one before; the first position present keeps its features.
 
+    With padding the one before is the last that is present, wherever the padding stands.
+
     Args:
         features: features of a row laid out as in ``seen_by``.
         length: length of the sequence.
@@ -58,7 +61,11 @@ def shifted(
     ahead = noisy[:, :1] if last is None or not last.shape[1] else last
     before = torch.cat([ahead, noisy[:, :-1]], 1)
     if present is not None:
-        return torch.where((present & (present.cumsum(1) == 1))[..., None], noisy, before)
+        index = torch.arange(length, device=features.device)
+        latest = torch.where(present, index, -1).cummax(1).values  # the last position present so far
+        source = F.pad(latest[:, :-1], (1, 0), value=-1)
+        source = torch.where(source < 0, index, source)
+        return noisy.gather(1, source[..., None].expand(noisy.shape))
     if clean.shape[1]:
         index = torch.arange(length, device=features.device)
         begins = (index % block_size == 0) & (index > 0)

@@ -11,6 +11,13 @@ def check_least(least: int, **values: int) -> None:
             raise ValueError(f"{name}={value}: must be at least {least}")
 
 
+def check_states(num_states: int, vocab_size: int) -> None:
+    """Raise ValueError unless all tokens, at least one, are states."""
+    check_least(1, vocab_size=vocab_size)
+    if vocab_size > num_states:
+        raise ValueError(f"vocab_size={vocab_size}: tokens are states, so it must be <= num_states={num_states}")
+
+
 def check_shares(**values: float) -> None:
     """Raise ValueError for a probability outside [0, 1)."""
     for name, value in values.items():

@@ -64,8 +64,9 @@ class StateEmbedding(Constants, nn.Embedding):
 
     @torch.no_grad()
     def set_vectors(self, vectors: Float[Tensor, "S D"]) -> None:
-        """Set the rows of all states."""
+        """Set the embeddings of all states; with ``parents`` the rows of clusters are differences to their means."""
         self.weight[: self.num_states] = vectors
+        self.start_clusters_at(vectors[self.vocab_size : self.vocab_size + self.num_clusters])
 
     def forward(self, z: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
         x = super().forward(z)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ddlib_models.attention.backends import Attention, backend
 from ddlib_models.attention.masks import ByBlocks
-from ddlib_models.dit.checks import check_least, check_shares
+from ddlib_models.dit.checks import check_least, check_shares, check_states
 from ddlib_models.dit.embedding import SharedEmbedding, StateEmbedding, check_shared
 from ddlib_models.dit.heads import ChildHead, ClusterHead, TokenHead
 from ddlib_models.dit.inputs import InputBuilder, Packing
@@ -126,9 +126,8 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         attention: str | Attention = "sdpa",
     ) -> None:
         super().__init__()
-        check_least(1, vocab_size=vocab_size, dim=dim, depth=depth, heads=heads, cond_dim=cond_dim, pad_to=pad_to)
-        if vocab_size > num_states:
-            raise ValueError(f"vocab_size={vocab_size}: tokens are states, so it must be <= num_states={num_states}")
+        check_states(num_states, vocab_size)
+        check_least(1, dim=dim, depth=depth, heads=heads, cond_dim=cond_dim, pad_to=pad_to)
         check_shares(dropout=dropout, label_dropout=label_dropout)
         check_least(0, num_clusters=num_clusters, block_size=block_size, num_classes=num_classes)
         self.num_states, self.vocab_size, self.block_size = num_states, vocab_size, block_size

@@ -6,6 +6,7 @@ No remote code is involved. The files are those of ``DiT.save_pretrained``, with
 Requires transformers: ``pip install 'ddlib[hf]'``.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +67,49 @@ class DiTModel(PreTrainedModel):
         clean: Int[Tensor, "B L"] | None = None,
         cache: Cache | WindowCache | None = None,
         label: Label = None,
+        memory: Float[Tensor, "B L D"] | None = None,
     ) -> Float[Tensor, "B L V"]:
         """Compute logits; see ``DiT.forward``."""
-        return self.backbone(z, t, cu_seqlens, clean=clean, cache=cache, label=label)
+        return self.backbone(z, t, cu_seqlens, clean=clean, cache=cache, label=label, memory=memory)
+
+    def features(
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
+        **options: Any,
+    ) -> Float[Tensor, "B L D"]:
+        """Compute the head's input; see ``DiT.features``."""
+        return self.backbone.features(z, t, cu_seqlens, **options)
+
+    def features_at(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], positions: Int[Tensor, "B n"], **options: Any
+    ) -> Float[Tensor, "B n D"]:
+        """Compute the head's input at some positions; see ``DiT.features_at``."""
+        return self.backbone.features_at(z, t, positions, **options)
+
+    def output_weights(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
+        """Return the head's matrix and bias; see ``DiT.output_weights``."""
+        return self.backbone.output_weights()
+
+    def siblings(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"], Int[Tensor, " n"]]:
+        """Return matrix, bias and rows of a head over children; see ``DiT.siblings``."""
+        return self.backbone.siblings()
+
+    @property
+    def tree(self) -> Sequence[Int[Tensor, " n"]] | None:
+        """Parents of the tree whose children the head predicts; None if it predicts tokens."""
+        return self.backbone.tree
+
+    @property
+    def takes_memory(self) -> bool:
+        """True if the model takes the features of the previous call."""
+        return self.backbone.takes_memory
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes of a label, 0 without labels."""
+        return self.backbone.num_classes
 
     def conditioned(self, label: Label) -> Conditioned:
         """Return the denoiser at fixed labels; see ``DiT.conditioned``."""

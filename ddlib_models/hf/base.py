@@ -12,6 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ddlib_models.dit.checks import check_states
 from ddlib_models.io.json_files import described, line
 from ddlib_models.io.moved import former_name
 from ddlib_models.io.pretrained import Pretrained
@@ -47,10 +48,9 @@ class HFBackbone(Pretrained, nn.Module, ABC):
         self, num_states: int, vocab_size: int, architecture: dict[str, Any], mask_id: int | None = None
     ) -> None:
         super().__init__()
-        if vocab_size < 1:
-            raise ValueError(f"vocab_size={vocab_size}: must be at least 1")
-        if vocab_size > num_states:
-            raise ValueError(f"vocab_size={vocab_size}: tokens are states, so it must be <= num_states={num_states}")
+        check_states(num_states, vocab_size)
+        if mask_id is not None and num_states == vocab_size:
+            raise ValueError(f"mask_id={mask_id}: must be None, as all num_states={num_states} states are tokens")
         self.num_states, self.vocab_size, self.mask_id = num_states, vocab_size, mask_id
         config = self.configuration(architecture)
         auto = getattr(transformers_of(self), self.auto)

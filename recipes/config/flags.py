@@ -58,8 +58,9 @@ def with_kinds(recipe: Recipe, words: Sequence[str]) -> tuple[Recipe, list[str]]
             flags.remove(flag)
     for flag in list(flags):
         if len(flag.path) > 1 and (group := _group(changed, flag.path[:-1])):
-            holder, name, value = _part(changed, flag.path[:-1]), flag.path[-1], flag.read()
-            key = parts.keys(group, holder["kind"], PARTS[flag.path[0]][1], holder | {name: value}).get(name)
+            holder, name, run = _part(changed, flag.path[:-1]), flag.path[-1], PARTS[flag.path[0]][1]
+            key = parts.keys(group, holder["kind"], run, holder | {name: flag.read(None)}).get(name)
+            value = flag.read(key)
             # tyro is given the type of the value so far, and "run" is of another one
             if key and (name not in holder or holder[name] == parts.RUN or key.filled == name):
                 holder[name] = value
@@ -125,9 +126,9 @@ class _Flag(NamedTuple):
     path: list[str]
     values: list[str]
 
-    def read(self) -> Any:
+    def read(self, key: parts.Key | None) -> Any:
         values = [parts.parse(value) for value in self.values]
-        return values[0] if len(values) == 1 else values
+        return _whole(key, values)
 
 
 def _flags(words: Sequence[str]) -> Iterator[_Flag]:
@@ -204,8 +205,7 @@ def _flag(key: parts.Key) -> Any:
     """Return the rule by which tyro reads and prints a value."""
 
     def read(words: list[str]) -> Any:
-        values = [parts.parse(word) for word in words]
-        return parts.check(key, values[0] if len(values) == 1 else values)
+        return parts.check(key, _whole(key, [parts.parse(word) for word in words]))
 
     def write(value: Any) -> list[str]:
         return [str(one) for one in value] if isinstance(value, list) else [str(value)]
@@ -217,6 +217,23 @@ def _flag(key: parts.Key) -> Any:
         is_instance=lambda value: True,
         str_from_instance=write,
     )
+
+
+def _whole(key: parts.Key | None, values: list[Any]) -> Any:
+    """Return the value of a key from those of its flag; a single one is the element of a list if the key has lists."""
+    if len(values) != 1:
+        return values
+    if key is not None and not key.group and not isinstance(values[0], list) and not _accepts(key, values[0]):
+        return values if _accepts(key, values) else values[0]
+    return values[0]
+
+
+def _accepts(key: parts.Key, value: Any) -> bool:
+    try:
+        parts.check(key, value)
+    except ValueError:
+        return False
+    return True
 
 
 def _called(annotation: Any) -> str:

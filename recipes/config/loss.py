@@ -38,7 +38,8 @@ class Loss:
     """Training loss; arguments as ``ddlib.training_loss``."""
 
     weighting: dict[str, Any] | str = "clip:2"
-    """Transformation of the weights of the loss, one of ``ddlib.weightings``; evaluation changes no weight."""
+    """Transformation of the weights of the loss, one of ``ddlib.weightings``; evaluation changes no weight. With
+    ``order`` no row has them."""
     mode: Literal["standard", "hard", "edges"] = "standard"
     """"edges": losses on all edges below a token's state; "hard": the paper's ablation, masks predict tokens."""
     edge_weights: tuple[float, ...] | None = None
@@ -54,7 +55,7 @@ class Loss:
     consistency_anchor: float = 0.25
     """Share of sequences whose earlier time is 0, where the token itself is the target."""
     count_padding: bool = True
-    """Whether padding counts in the training loss, as in the paper. It never counts in the bound, and not in
+    """Whether padding counts in the training loss, as in the HDLM paper. It never counts in the bound, and not in
     ``ddlib.training_loss`` by default."""
     parameterization: Literal["cavity", "posterior"] = "cavity"
     """Meaning of the network's output: without the evidence of the token itself, or with it."""
@@ -110,6 +111,11 @@ class Loss:
         self.along()
         if self.levels != "independent":
             raise ValueError(f"order={self.order!r}: not with levels={self.levels!r}, must be 'independent'")
+        if self.order_share == 1 and tuple(self.interval) != (0, 1):
+            raise ValueError(
+                f"interval={tuple(self.interval)}: not with order={self.order!r} and order_share=1, as all rows are "
+                "along the order and draw no times; must be (0, 1)"
+            )
         if self.consistency:
             raise ValueError(f"order={self.order!r}: not with consistency={self.consistency}, choose one of them")
 

@@ -39,8 +39,8 @@ def own_times(pace: Pace, length: int) -> bool:
 def at_once(pace: Pace, network: object) -> bool:
     """Return whether one call covers all blocks of a sequence: if the network is made for these blocks.
 
-    Each block then attends to the clean blocks before it and to no later one. One call replaces a call per block, at
-    the cost of two.
+    Each block then attends to the clean blocks before it and to no later one. One call over 2 L tokens replaces
+    L / size calls.
     """
     return pace.block is not None and getattr(network, "block_size", None) == pace.block
 

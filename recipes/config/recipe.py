@@ -158,7 +158,8 @@ class Output:
     validate_sequences: int = 1024
     """Sequences of a validation bound."""
     validate_times: str = "optimal"
-    """Density that their times are drawn from, as ``loss.times``; the bound is the same, its error is not."""
+    """Density that their times are drawn from, as ``loss.times``. It changes the standard error of the bound, not its
+    mean."""
     sample_every: int = 10_000
     """Steps between samples."""
     sample_steps: int = 128
@@ -288,8 +289,8 @@ class Recipe:
     def network(self) -> Values:
         """Values from which the network is built.
 
-        With the auxiliary loss they include its head. A network that can be built by blocks and names no size gets that
-        of the pace; one whose positions all attend to each other names the length of the sequence.
+        With the auxiliary loss they include its head. If the network has an argument block_size that is unset or 0, it
+        is set to the pace's. For full attention set it to the sequence length.
         """
         values = self.model | ({"num_clusters": parts.RUN} if self.loss.auxiliary else {})
         block, can = self.order().block, "block_size" in parts.keys("backbones", self.model["kind"])

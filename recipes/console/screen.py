@@ -19,7 +19,7 @@ from ddlib.__main__ import console
 MASK, CLUSTER = "_", "\u2039{}\u203a"
 """Symbols of a mask and of a cluster in noisy text: brackets that are rare in natural text."""
 OURS = ("ddlib", "ddlib_models", "recipes")
-"""Packages whose TypeErrors are reported in one line."""
+"""Packages whose TypeErrors and RuntimeErrors are reported in one line."""
 CLUSTER_STYLE, MASK_STYLE = "dark_orange italic", "grey50"
 
 
@@ -35,15 +35,15 @@ def plain_errors() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise
-    except (ValueError, OSError, ImportError, TypeError) as error:
-        if isinstance(error, TypeError) and not refused(error):
+    except (ValueError, OSError, ImportError, TypeError, RuntimeError) as error:
+        if isinstance(error, TypeError | RuntimeError) and not refused(error):
             raise
         if os.environ.get("DDLIB_DEBUG", "0") not in ("", "0"):
             raise
         raise SystemExit(f"error: {error}") from error
 
 
-def refused(error: TypeError) -> bool:
+def refused(error: Exception) -> bool:
     """Return whether a ``raise`` statement of these packages raised the error, not a bug or another library.
 
     Errors of the interpreter, such as for None + 1, come from another instruction.

@@ -6,6 +6,7 @@ manifest and is renamed. Its metadata is a pickle, so it serves only to resume t
 """
 
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,10 +25,22 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from ddlib_models.io.manifest import ManifestError, check_manifest, flush, read_facts, write_manifest
+from recipes.config import Output
 from recipes.engine.along_order import AlongOrder
 from recipes.engine.optimizer import Average
 from recipes.engine.parallel import World
 from recipes.engine.speeds import Speeds
+
+CHECKPOINTS = "checkpoints"
+"""Folder of the checkpoints in the folder of a run."""
+_NAME = re.compile(r"step_(\d+)")
+_PARTS = {
+    "model": "the network",
+    "optimizer": "optimizer.muon, or the trained weights of the network",
+    "speeds": "process.learn_speeds",
+    "along": "loss.order and its batch",
+}
+"""Parts of the state, and what they depend on in a recipe."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +98,14 @@ def name_of(step: int) -> str:
     return f"step_{step:08d}"
 
 
+def _step(path: Path) -> int:
+    """Return the step of a checkpoint's folder name."""
+    return int(path.name.removeprefix("step_"))
+
+
 def found(folder: Path) -> list[Path]:
-    """Return the checkpoints in a run's folder, newest first."""
-    return sorted((path for path in folder.glob("step_*") if path.suffix != ".tmp"), reverse=True)
+    """Return the checkpoints in a run's folder, newest first; other names, such as a copy of one, are left out."""
+    return sorted((path for path in folder.glob("step_*") if _NAME.fullmatch(path.name)), key=_step, reverse=True)
 
 
 def save(folder: Path, state: State, facts: Facts, world: World, keep: int) -> Path:
@@ -106,7 +124,7 @@ def save(folder: Path, state: State, facts: Facts, world: World, keep: int) -> P
         shutil.rmtree(final, ignore_errors=True)  # a damaged checkpoint of this step
         os.replace(temporary, final)
         flush(folder)
-        _prune(folder, keep)
+        _prune(folder, keep, facts.step)
     world.barrier()
     return final
 
@@ -120,12 +138,45 @@ def newest(folder: Path, say: Callable[[str], None]) -> Iterator[tuple[Path, Fac
             say(f"skipping a damaged checkpoint: {error}")
 
 
-def load(path: Path, state: State, world: World) -> None:
-    """Read a checkpoint into the model, the optimizer and the averages, for any earlier number of processes."""
+def load(path: Path, state: State, world: World) -> list[str]:
+    """Read a checkpoint into the model, the optimizer and the averages, for any earlier number of processes.
+
+    Returns:
+        messages for the user.
+
+    Raises:
+        ValueError: the checkpoint has no such state, by the part of the recipe that it depends on.
+    """
     tensors = state.tensors()
+    missing = _missing(path, tensors)
+    if missing - {"average"}:
+        parts = ", ".join(f"{part} ({_PARTS[part]})" for part in _PARTS if part in missing)
+        raise ValueError(
+            f"{path} cannot continue with the changed recipe: it lacks the state of {parts}. These values must stay "
+            "those of the checkpoint; to change them begin a new run, with --start FOLDER for its weights"
+        )
+    if "average" in missing:
+        del tensors["average"]
     with quietly():
         dcp.load(tensors, checkpoint_id=path, no_dist=world.size == 1)
     state.load(tensors)
+    if state.average is None or "average" not in missing:
+        return []
+    state.average.restart()
+    return [f"{path} has no average of the weights: it starts at the weights of this step"]
+
+
+def _missing(path: Path, tensors: dict[str, Any]) -> set[str]:
+    """Return the parts of a state with tensors that the checkpoint lacks, or has in another shape."""
+    metadata, planner = dcp.FileSystemReader(path).read_metadata(), dcp.DefaultLoadPlanner()
+    planner.set_up_planner(tensors, metadata, is_coordinator=True)  # flattens the names as in a checkpoint
+    saved = metadata.state_dict_metadata
+    return {
+        name.partition(".")[0]
+        for name, value in planner.state_dict.items()
+        if name not in saved
+        or (isinstance(value, torch.Tensor) and getattr(saved[name], "size", value.shape) != value.shape)
+    }
 
 
 @contextmanager
@@ -136,8 +187,60 @@ def quietly() -> Iterator[None]:
         yield
 
 
-def _prune(folder: Path, keep: int) -> None:
-    facts = {path: Facts(**read_facts(path)) for path in found(folder)}
+def check_folder(output: Output, model: torch.nn.Module, averaged: bool) -> None:
+    """Raise if the run could not write its checkpoints.
+
+    Args:
+        output: files of the run. Checkpoints that are there already will be replaced.
+        model: the network.
+        averaged: whether an average of the weights is saved too.
+
+    Raises:
+        OSError: the folder cannot be written to, or its disk cannot hold the checkpoints.
+    """
+    folder = output.folder
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"probe")
+        probe.unlink()
+    except OSError as error:
+        raise OSError(f"output.folder={folder}: cannot be written ({error.strerror})") from error
+    size, trained = (
+        sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad or everything)
+        for everything in (True, False)
+    )
+    # weights and the average, and two moments of what is trained
+    one = size * (1 + averaged) + 2 * trained
+    held = sum(path.stat().st_size for path in (folder / CHECKPOINTS).rglob("*") if path.is_file())
+    # those kept, the best one, and the one being written, for which there must be room before another is removed
+    needed, free = max(one * (output.keep + 2) - held, one), shutil.disk_usage(folder).free
+    if free < needed:
+        raise OSError(
+            f"output.folder={folder}: {_bytes(free)} are free there, the checkpoints need {_bytes(needed)} more; "
+            "free some, keep fewer (output.keep), or choose another folder"
+        )
+
+
+def _bytes(number: float) -> str:
+    """Format a number of bytes."""
+    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.1f} MB"
+
+
+def _prune(folder: Path, keep: int, step: int) -> None:
+    """Remove the checkpoints that are not kept, and those of later steps, which are damaged or of an abandoned run.
+
+    One whose metadata cannot be read is neither counted nor removed.
+    """
+    facts: dict[Path, Facts] = {}
+    for path in found(folder):
+        if _step(path) > step:
+            shutil.rmtree(path, ignore_errors=True)
+            continue
+        try:
+            facts[path] = Facts(**read_facts(path))
+        except ManifestError:
+            continue
     bounds = {path: fact.bound for path, fact in facts.items() if fact.bound is not None}
     best = min(bounds, key=bounds.__getitem__, default=None)
     for path in list(facts)[keep:]:

@@ -14,7 +14,9 @@ from recipes.config import Recipe, differences, plugins, read_recipe, recipe_yam
 from recipes.console import render
 from recipes.embeddings.naming import cluster_names
 from recipes.engine import checkpoint
+from recipes.engine.checkpoint import CHECKPOINTS
 from recipes.engine.export import publish
+from recipes.engine.optimizer import unreached
 from recipes.engine.parallel import joined
 from recipes.engine.profiling import profiled
 from recipes.engine.provenance import record
@@ -25,8 +27,6 @@ from recipes.logging import Watch
 from recipes.metrics.conditioned import labelled, takes_labels
 from recipes.model_io import RECIPE, WEIGHTS
 from recipes.visualization.saving import names_of, picture_of, write_samples
-
-CHECKPOINTS = "checkpoints"
 
 
 def train(recipe: Recipe, accept_changes: bool = False) -> bool:
@@ -50,7 +50,7 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
         signals = stack.enter_context(Signals())
         run = Run.prepare(recipe, world)
         recipe = run.recipe
-        messages = resume(run, accept_changes)
+        messages = [*resume(run, accept_changes), *unreached(recipe.optimizer, recipe.steps)]
         if world.first:
             (recipe.output.folder / RECIPE).write_text(recipe_yaml(recipe), encoding="utf-8")
             messages += record(recipe.output.folder, run.facts.step, plugins(recipe))
@@ -105,20 +105,20 @@ def resume(run: Run, accept_changes: bool) -> list[str]:
     """Resume from the newest intact checkpoint, if there is one; return messages for the user.
 
     Raises:
-        ValueError: it is of another recipe, vocabulary or number of processes, and that was not accepted.
+        ValueError: it is of another recipe, vocabulary or number of processes, and that was not accepted; it lacks a
+            part of the state of this run.
     """
-    messages: list[str] = []
-    folder = run.recipe.output.folder
-    for path, facts in checkpoint.newest(folder / CHECKPOINTS, messages.append):
-        changes = changed(run, facts)
-        if changes and not accept_changes:
-            raise ValueError(
-                f"{path} is of another run: {'; '.join(changes)}. Choose another output.folder, or --accept-changes"
-            )
-        checkpoint.load(path, run.state, run.world)
-        run.facts = replace(facts, recipe=run.facts.recipe, vocabulary=run.facts.vocabulary, world=run.world.size)
-        return [*messages, f"resuming from step {facts.step}", *changes]
-    return messages
+    if run.earlier is None:
+        return run.skipped
+    path, facts = run.earlier
+    changes = changed(run, facts)
+    if changes and not accept_changes:
+        raise ValueError(
+            f"{path} is of another run: {'; '.join(changes)}. Choose another output.folder, or --accept-changes"
+        )
+    notes = checkpoint.load(path, run.state, run.world)
+    run.facts = replace(facts, recipe=run.facts.recipe, vocabulary=run.facts.vocabulary, world=run.world.size)
+    return [*run.skipped, f"resuming from step {facts.step}", *changes, *notes]
 
 
 def changed(run: Run, facts: checkpoint.Facts) -> list[str]:

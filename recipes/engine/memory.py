@@ -126,7 +126,7 @@ def layouts(recipe: Recipe, devices: int) -> list[Layout]:
     rows = [micro_batch(recipe, world) for world in worlds]
     few = max(min(min(rows) // 2, TOKENS // recipe.data.length), 1)
     hardware = replace(recipe.hardware, micro_batch=None, compile=False, shard=False)
-    run = Run.prepare(replace(recipe, hardware=hardware, batch=few), worlds[0], context=Rehearsal)
+    run = Run.prepare(replace(recipe, hardware=hardware, batch=few), worlds[0], context=Rehearsal, writes=False)
     state = sum(_state(optimizer) for optimizer in run.state.optimizers)
     copied = 0 if run.state.average is None else _size(run.state.average.weights.values())
     run.state = replace(run.state, average=None)  # free, and validation is measured without its exchange

@@ -40,9 +40,9 @@ def noised(
 
     Args:
         process: the noise.
-        batch: of texts.
-        seed: of the run.
-        step: of the optimizer.
+        batch: clean examples.
+        seed: seed of the run.
+        step: optimizer step.
         loss: how times and levels are drawn, and whether times are weighed.
         density: of the times within a part of the pace; None is uniform.
         pace: which position when; None is all at one time.
@@ -64,7 +64,7 @@ def noised(
     lengths = batch.cu_seqlens.diff()
     owner = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
     x, t, measure = batch.x.view(-1, 1), piece_t[owner], piece_measure[owner]
-    # a stream of its own for every token, and none that a document's time is drawn from
+    # each token has its own random stream, different from those of the documents' times
     offset = torch.arange(len(x), device=x.device) - batch.cu_seqlens[owner]
     token = dd.KeyedGenerator(seed, step, batch.index[owner] + offset + 2**61)
     z, mask = process.sample(x, t, token), batch.mask.view(-1, 1)
@@ -72,7 +72,7 @@ def noised(
 
 
 def _turns(batch: Batch) -> Int[Tensor, " N"]:
-    """The number by which the time of each packed piece is stratified: that of its row, anew for each piece of a row.
+    """Stratification index of each packed piece: the row's index, plus a different offset for each piece of that row.
 
     Numbers of tokens would not do: those of first pieces are multiples of the length, and all would have one time.
     """
@@ -96,7 +96,7 @@ def _timed(
     )  # fmt: skip
     if drawn.t.ndim == 1:
         return drawn.t, drawn.measure
-    # what stands still does so at an end of the interval, where sampling never leaves it
+    # positions that are not noised get time 0 or 1, as in sampling, not an end of loss.interval
     end = (drawn.t > sum(loss.interval) / 2).to(drawn.t)
     return torch.where(drawn.measure > 0, drawn.t, end), drawn.measure
 

@@ -1,7 +1,7 @@
 """Optimizers, learning-rate schedule and moving average of the weights."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,16 @@ def rate(config: Optimizer, step: int, steps: int) -> float:
         return config.lr * (step + 1) / config.warmup
     done = (step - config.warmup) / max(steps - config.warmup, 1)
     return config.lr * (config.final + (1 - config.final) * (1 + math.cos(math.pi * done)) / 2)
+
+
+def unreached(config: Optimizer, steps: int) -> list[str]:
+    """Return a message if the learning rate rises until the last step, so that the cosine never begins."""
+    if config.warmup < steps:
+        return []
+    return [
+        f"optimizer.warmup={config.warmup}: not below steps={steps}, so the learning rate only rises, to "
+        f"{rate(config, steps - 1, steps):.3g} of lr={config.lr:g}"
+    ]
 
 
 def update(optimizers: Iterable[torch.optim.Optimizer], rate: float) -> None:
@@ -73,7 +83,8 @@ class Average:
             weight.copy_(self.weights[name])
             self.weights[name].copy_(kept)
 
-    def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Restore saved averages."""
-        for name, value in weights.items():
-            self.weights[name].copy_(value)
+    @torch.no_grad()
+    def restart(self) -> None:
+        """Set the average to the current weights."""
+        for name, weight in self._weights.items():
+            self.weights[name].copy_(weight)

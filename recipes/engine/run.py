@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,7 +20,7 @@ from recipes.config import IN_STRATA, ModelContext, Recipe, at_once, time_densit
 from recipes.data import Batch, Prepared, examples, open_prepared, wrapped
 from recipes.data.agreement import check_lengths
 from recipes.engine.along_order import AlongOrder
-from recipes.engine.checkpoint import Facts, State
+from recipes.engine.checkpoint import CHECKPOINTS, Facts, State, check_folder, newest
 from recipes.engine.consistency import bridged, target
 from recipes.engine.distribution import accumulating, gathered_anew, spread
 from recipes.engine.model_protocols import Steps
@@ -30,16 +31,14 @@ from recipes.engine.parallel import World
 from recipes.engine.self_conditioning import recalling
 from recipes.engine.setup import (
     FromText,
-    check_folder,
-    check_pretrained,
     fingerprint,
     fitting_pace,
     make_model,
     make_process,
     micro_batch,
-    start,
 )
 from recipes.engine.speeds import Speeds
+from recipes.engine.starting import check_pretrained, check_start, start
 from recipes.engine.validation import NOISE, check_sequences, validate
 from recipes.logging import Step
 from recipes.metrics import Terms
@@ -71,18 +70,30 @@ class Run:
     """Whether the vocabulary has padding, which the loss may count."""
     last: Noisy | None = None
     """Last noisy input of the network."""
+    earlier: tuple[Path, Facts] | None = None
+    """Newest intact checkpoint in the run's folder, from which ``resume`` continues."""
+    skipped: list[str] = field(default_factory=list)
+    """Messages about damaged checkpoints."""
 
     @classmethod
     def prepare(
-        cls, recipe: Recipe, world: World, data: Prepared | None = None, context: type[FromText] = FromText
+        cls,
+        recipe: Recipe,
+        world: World,
+        data: Prepared | None = None,
+        context: type[FromText] = FromText,
+        writes: bool = True,
     ) -> "Run":
         """Build all objects; the recipe gets the corpus of the prepared text.
+
+        The initial weights are those of ``recipe.start``, unless there is a checkpoint, which replaces them.
 
         Args:
             recipe: the run.
             world: this process among others.
             data: the prepared text; by default that of ``recipe.data.folder``.
             context: class of the run context.
+            writes: whether the run writes into its folder, and so continues from a checkpoint there.
 
         Raises:
             ValueError, OSError: anything that would fail later: batches, data, clusters, vocabulary, disk.
@@ -95,13 +106,19 @@ class Run:
         # clusters and frequencies are those of the documents, whatever rows are cut from them
         rows = wrapped(data, recipe.data.length) if recipe.data.wrap else data
         check_lengths(data, recipe.data.length, recipe.data.packed)
+        skipped: list[str] = []
+        found = newest(recipe.output.folder / CHECKPOINTS, skipped.append) if writes else iter(())
+        if (earlier := next(found, None)) is None:
+            check_start(recipe, data)
         check_pretrained(recipe, data)
-        check_sequences("output.validate_sequences", recipe.output.validate_sequences, rows)
+        check_sequences("output.validate_sequences", recipe.output.validate_sequences, rows, world.size)
         filled = context(recipe, data, world)
         process = make_process(recipe, filled, data, world)
         model = make_model(recipe, ModelContext(filled, process))
-        check_folder(recipe, model)
-        start(recipe, model, process, data, filled.clusters)
+        if writes:
+            check_folder(recipe.output, model, recipe.optimizer.ema > 0)
+        if earlier is None:
+            start(recipe, model, process, data, filled.clusters)
         density = time_density(recipe.loss.times, process, recipe.data.length, pace=pace)
         objective = Objective(model, process, recipe.loss, recipe.hardware.bf16)
         objective.train()  # a pretrained network is in evaluation mode
@@ -118,7 +135,7 @@ class Run:
         blocks = at_once(pace, model)
         return cls(
             recipe, world, rows, filled, process, density, objective, called, state, facts, pace, blocks,
-            padded=padded,
+            padded=padded, earlier=earlier, skipped=skipped,
         )  # fmt: skip
 
     def batches(self) -> Iterator[list[Batch]]:

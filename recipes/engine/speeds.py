@@ -50,7 +50,10 @@ class Speeds:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Return a context in which they are constants, as the training loss would add a partial gradient."""
+        """Return a context in which they are constants.
+
+        The reason is that the training loss gives only part of their gradient; ``step`` computes all of it.
+        """
         for value in self.parameters.values():
             value.requires_grad_(False)
         try:

@@ -79,22 +79,28 @@ def validate(
     return over(data, length, world, sequences, batch, measured)
 
 
-def check_sequences(argument: str, value: int | None, data: Prepared) -> int:
+def check_sequences(argument: str, value: int | None, data: Prepared, processes: int = 1) -> int:
     """Return the number of validation sequences that are measured, at least two.
 
     Args:
         argument: name of the option that limits the number, for messages.
         value: its value; None for all sequences.
         data: the prepared text.
+        processes: number of processes, each of which measures some.
 
     Raises:
-        ValueError: one sequence, whose mean has no standard error.
+        ValueError: one sequence, whose mean has no standard error; fewer documents than processes.
     """
     count = len(data.validation)
     if count < 2:
         raise ValueError(
             f"{data.folder}: holds {count} document for validation, must hold at least 2: the mean over one has no "
             "standard error. Prepare it again with more: --held-out NUMBER, or --validation FILES"
+        )
+    if count < processes:
+        raise ValueError(
+            f"{data.folder}: holds {count} documents for validation, must hold at least {processes}, one for each "
+            "process. Prepare it again with more: --held-out NUMBER, or --validation FILES; or start fewer processes"
         )
     if value is not None and value < 2:
         raise ValueError(f"{argument}={value}: must be at least 2, the mean over one sequence has no standard error")

@@ -60,7 +60,7 @@ class LoadedModel:
     leads: bool = False
     """Whether the network encodes the prompt separately: ``denoiser.after(tokens)`` (B, P) continues it."""
     undecided: bool = False
-    """Whether the files leave open if the network was trained by blocks, and it could be."""
+    """True if the files do not state whether the network was trained with blocks and its family has both kinds."""
     recipe: Recipe | None = None
     """Recipe of the run that trained it; None for other models."""
     layout: Layout | None = None

@@ -124,6 +124,8 @@ def open_saved(
         process = parts.build("processes", recipe.process, context, "process").to(device)
         fill_speeds(process, folder / SPEEDS)
         model = load_network(folder, recipe, ModelContext(context, process)).to(device).eval()
+    if precision == "float32":
+        model.float()  # the file may hold bfloat16, in which products would be taken too
     corpus = recipe.data.corpus
     # before the comparison: it may add padding, which is no state
     special = special_ids(tokenizer, corpus) if isinstance(corpus, SymbolCorpus) else add_special(tokenizer, corpus)

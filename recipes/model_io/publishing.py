@@ -17,7 +17,7 @@ from recipes.data.agreement import check_lengths
 from recipes.data.corpora import SymbolCorpus
 from recipes.data.tokens import add_special, load_tokenizer
 from recipes.model_io.names import RECIPE, TOKENIZER, WEIGHTS
-from recipes.model_io.rebuilding import LISTED, Given, model_values, process_values, rebuilt
+from recipes.model_io.rebuilding import LISTED, Given, model_values, process_values, rebuilt, with_full_attention
 from recipes.model_io.writing import Record, write_model
 
 UNKNOWN = "(not recorded)"
@@ -93,7 +93,7 @@ def publish(
         "batch": 1,
         "steps": 1,
     }
-    recipe = recipe_of(_merged(values, training or {}), "publish")
+    recipe = with_full_attention(recipe_of(_merged(values, training or {}), "publish"), network)
     if found.prepared is not None:
         check_lengths(found.prepared, rows, packed)
     fitting(recipe.order(), rows)

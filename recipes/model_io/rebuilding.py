@@ -1,12 +1,12 @@
 """Plain values of a process and a network from one's own loop, checked by building both from them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
@@ -16,6 +16,7 @@ from ddlib.arguments.names import kind_of
 from ddlib_models import Pretrained
 from recipes.config import ModelContext, Recipe, RunContext
 from recipes.data import Layout
+from recipes.metrics.conditioned import takes_labels
 
 LISTED = 5
 """Number of differences that an error message lists."""
@@ -92,6 +93,18 @@ def model_values(network: Any, model: Mapping[str, Any] | str | None) -> dict[st
     return values
 
 
+def with_full_attention(recipe: Recipe, network: nn.Module) -> Recipe:
+    """Return the recipe with the block size of a network whose positions all attend to each other, if the pace has one.
+
+    A recipe gives the size of the pace's blocks to a network that sets none, see ``Recipe.network``; one block as long
+    as the sequence is full attention.
+    """
+    sized = "block_size" in parts.keys("backbones", recipe.model["kind"])
+    if recipe.order().block is None or not sized or getattr(network, "block_size", None) != 0:
+        return recipe
+    return replace(recipe, model=recipe.model | {"block_size": recipe.data.length})
+
+
 @torch.no_grad()
 def rebuilt(recipe: Recipe, process: dd.processes.ForwardProcess, network: nn.Module, known: Given) -> nn.Module:
     """Return the network as it will be loaded: built from the values of the recipe, with the weights of ``network``.
@@ -123,8 +136,7 @@ def rebuilt(recipe: Recipe, process: dd.processes.ForwardProcess, network: nn.Mo
     if len(floating) == 1:
         model.to(floating.pop())
     model.load_state_dict(weights)
-    if not isinstance(network, Pretrained):
-        _check_output(model, network, process, recipe.data.length)
+    _check_output(model, network, process, recipe.data.length)
     return model
 
 
@@ -133,12 +145,30 @@ def _check_output(model: nn.Module, network: nn.Module, process: dd.processes.Fo
     device = next((one.device for one in network.parameters()), torch.device("cpu"))
     z = torch.arange(length)[None] * 7919 % process.num_states
     training, t = network.training, torch.full((1,), 0.5)
+    # a class, as a network without a null class requires one
+    label = {"label": torch.zeros(1, dtype=torch.int64)} if takes_labels(network) else {}
     try:
-        theirs = network.eval()(z.to(device), t.to(device)).cpu()
+        theirs = _evaluated(network.eval(), z, t, label, device)
     finally:
         network.train(training)
-    ours = model.eval()(z, t)
-    tolerance = 1e-3 if torch.finfo(ours.dtype).eps < 1e-6 else 5e-2  # another device rounds differently
-    scale = float(theirs.abs().max().nan_to_num()) + 1
-    if not torch.allclose(ours, theirs, rtol=0, atol=tolerance * scale, equal_nan=True):
+    ours = _evaluated(model.eval(), z, t, label, torch.device("cpu"))
+    exact = max(torch.finfo(one.dtype).eps for one in (ours, theirs)) < 1e-6
+    tolerance, scale = 1e-3 if exact else 5e-2, float(theirs.abs().max().nan_to_num()) + 1  # devices round differently
+    if not torch.allclose(ours.double(), theirs.double(), rtol=0, atol=tolerance * scale, equal_nan=True):
         raise ValueError("model: its values give a network with other logits: an argument differs that has no weights")
+
+
+def _evaluated(
+    network: nn.Module, z: Tensor, t: Tensor, options: Mapping[str, Tensor], device: torch.device
+) -> Float[Tensor, "B L K"]:
+    """Return the logits of a network on its device."""
+    inputs = z.to(device), t.to(device)
+    there = {name: value.to(device) for name, value in options.items()}
+    try:
+        logits: Tensor = network(*inputs, **there)
+    except TypeError:
+        if device.type == "cpu":
+            raise
+        with torch.autocast(device.type, torch.bfloat16):  # attention kernels that take half precision only
+            logits = network(*inputs, **there)
+    return logits.cpu()

@@ -32,7 +32,7 @@ FULL = Size(dim=384, depth=12, heads=6, batch=256, steps=200_000, lr=3e-4, warmu
 """Size for one GPU."""
 
 SMOKE = Size(dim=64, depth=3, heads=4, batch=32, steps=400, lr=3e-3, warmup=20, every=400)
-"""Size for two CPU cores and two to three minutes; enough to see that samples take after the data."""
+"""Size for two CPU cores and two to three minutes; enough to see that samples resemble the data."""
 
 
 def setting(

@@ -52,7 +52,7 @@ def smoke(recipe: Recipe) -> Recipe:
         output=replace(
             recipe.output, folder=folder / run.parent.name / run.name,
             log_every=1, validate_every=20, validate_sequences=32, sample_every=20, sample_steps=16, samples=1,
-            save_every=10,
+            save_every=10, wandb=None,
         ),
         hardware=replace(recipe.hardware, micro_batch=None, bf16=False, compile=False, shard=False, threads=1),
         batch=16,

@@ -9,11 +9,14 @@ import torch
 from tiny import build, inputs, trained
 from transformers import AutoConfig, AutoModel
 
+import ddlib as dd
+from ddlib.parameterization.capabilities import Capabilities
 from ddlib_models import DiT, ManifestError
 from ddlib_models.attention.backends import Flex
 from ddlib_models.hf.auto import DiTConfig, DiTModel
 
-OPTIONS = dict(tied=True, pad_to=8, num_clusters=2, parents=[[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]])
+PARENTS = [[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]]
+OPTIONS = dict(tied=True, pad_to=8, num_clusters=2, parents=PARENTS)
 
 
 @pytest.mark.parametrize("options", [{}, OPTIONS, dict(time_conditioned=False)])
@@ -29,6 +32,24 @@ def test_auto_model_loads_saved_weights_bit_for_bit(tmp_path, options, dtype):
         assert name == other and ours.dtype == theirs.dtype and torch.equal(ours, theirs)
     z, t = inputs()
     assert torch.equal(loaded(z, t), model(z, t))
+
+
+@pytest.mark.parametrize("options", [dict(memory=True), dict(tree=[[0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2]])], ids=str)
+def test_samplers_call_it_as_they_call_a_dit(tmp_path, options):
+    model = trained(**options).eval()
+    model.save_pretrained(tmp_path)
+    loaded, process = AutoModel.from_pretrained(tmp_path), dd.presets.hdlm(PARENTS[0])
+    assert Capabilities.of(loaded).takes_memory == Capabilities.of(model).takes_memory == ("memory" in options)
+    drawn = [
+        dd.sample(
+            process, one, (2, 6), steps=4, generator=torch.Generator().manual_seed(0),
+            parameterization=dd.Children.of(one) if "tree" in options else "cavity",
+        )
+        for one in (model, loaded)
+    ]  # fmt: skip
+    assert torch.equal(*drawn) and loaded.num_classes == 0
+    z, t = inputs()
+    assert torch.equal(loaded.features_at(z, t, z[:, :2] * 0), model.features_at(z, t, z[:, :2] * 0))
 
 
 def test_auto_model_saves_the_same_folder(tmp_path):

@@ -161,6 +161,16 @@ def test_a_model_that_copies_its_token_reveals_the_shift(folders, shift):
         assert torch.equal(predicted[row, first:], alone), "the first that is present answers for itself"
 
 
+@pytest.mark.parametrize("shift", [0, 1])
+@torch.no_grad()
+def test_padding_in_the_middle_changes_nothing(folders, shift):
+    model, z = made(folders["llama"], shift=shift), texts(length=5)
+    apart = torch.cat([z[:, :2], torch.full((3, 3), 7), z[:, 2:]], 1)
+    present = ((torch.arange(8) < 2) | (torch.arange(8) >= 5)).expand(3, -1)
+    found = model(apart, at(apart), present=present)[present].view(3, 5, -1)
+    torch.testing.assert_close(found, model(z, at(z)), atol=1e-5, rtol=0)
+
+
 @kinds
 @pytest.mark.parametrize("how", [{}, {"shift": 1}, {"attention": "causal", "shift": 1}, {"block_size": 4}], ids=str)
 @torch.no_grad()

@@ -21,6 +21,11 @@ def plain(config) -> dict:
     return json.loads(config.to_json_string(use_diff=False))
 
 
+def test_a_row_for_the_mask_is_refused_where_no_state_is_a_mask():
+    with pytest.raises(ValueError, match="mask_id=3: must be None, as all num_states=10 states are tokens"):
+        CausalLM(10, 10, plain(CAUSAL["llama"]()), mask_id=3)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

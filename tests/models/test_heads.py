@@ -104,6 +104,14 @@ def test_clusters_can_start_at_centroids(parents):
     assert torch.equal(table(model)[:WORDS], before[:WORDS]) and torch.equal(table(model)[-1], before[-1])
 
 
+@pytest.mark.parametrize("parents", [(), PARENTS])
+def test_an_initialisation_sets_the_vectors_of_clusters_too(parents):
+    model = build(parents=parents)
+    vectors = torch.randn(model.num_states, 16)
+    model.start_at(torch.zeros(WORDS), vectors)
+    torch.testing.assert_close(table(model), vectors)
+
+
 def test_centroids_of_another_shape_are_refused(as_users_call):
     for shape in [(2, 15), (4, 16), (2,)]:
         with pytest.raises(ValueError, match=r"centroids have shape.*must be \(n, 16\), n <= 3"):

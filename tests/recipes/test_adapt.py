@@ -191,6 +191,13 @@ def test_a_validation_of_one_sequence_is_refused_before_the_first_step(llama):
     assert not Path("run/checkpoints").exists() and not Path("run/metrics.jsonl").exists()
 
 
+@pytest.mark.parametrize("flag", [["--held-out", "1"], ["--sample-by", "document"], ["--unknown", "0.5"]], ids=" ".join)
+def test_arguments_of_the_preparation_are_refused_for_prepared_text(llama, flag):
+    prepare(adapt.corpus_for("llama", "texts", 2), Path("data/mine"))
+    with pytest.raises(SystemExit, match=rf"error: {' '.join(flag)}: not with --data.folder alone"):
+        adapt.main(["mdlm", "--from", "llama", "--data.folder", "data/mine", *SMALL, *flag])
+
+
 @pytest.mark.slow
 def test_a_second_text_for_one_model_is_answered_by_the_flags_that_it_needs(llama):
     run("mdlm", "--steps", "1")

@@ -22,7 +22,7 @@ from recipes.data.agreement import Vocabulary, check_same_tokens
 from recipes.data.text import train_tokenizer
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
-from recipes.model_io import open_saved
+from recipes.model_io import open_saved, publish
 
 ENGLISH = ("The state of our union is strong.", "We will build roads, schools and bridges.", "No.")
 OTHER = ("Quark jumps vex lazy kings by foggy moonlight,", "zebras quiz five dozen jovial wizards.")
@@ -154,6 +154,34 @@ def test_a_run_starts_at_no_weights_of_another_tokenizer_or_of_other_clusters(tm
     foreign = replace(again, data=replace(again.data, corpus=None, folder=Path("data")))
     with pytest.raises(ValueError, match=r"start=.*: made with another tokenizer .* The text's is train:300"):
         Run.prepare(foreign, ALONE)
+
+
+def test_a_run_starts_at_no_network_that_differs_in_an_argument_without_weights(tmp_path):
+    first = publish_tiny(tmp_path)
+    again = replace(open_saved(first.run).recipe, start=str(first.run))
+    again = replace(again, output=replace(again.output, folder=tmp_path / "run", validate_sequences=4))
+    for changes in ({"dropout": 0.1}, {"block_size": 4}):
+        Run.prepare(replace(again, model=again.model | changes), ALONE)
+    message = r"start=.*: model.heads is 2 there, 4 here: the weights fit, .* must be that of .*recipe\.yaml"
+    with pytest.raises(ValueError, match=message):
+        Run.prepare(replace(again, model=again.model | {"heads": 4}), ALONE)
+    shaped = again.model | {"positions": "rope2d", "shape": [4, 6]}
+    with pytest.raises(ValueError, match=r"model.positions is 'rope' there, 'rope2d' here"):
+        Run.prepare(replace(again, model=shaped), ALONE)
+
+
+def test_weights_in_half_precision_are_trained_and_multiplied_in_float32(tmp_path):
+    first = publish_tiny(tmp_path)
+    saved = open_saved(first.run)
+    publish(tmp_path / "half", saved.model.bfloat16(), saved.process, first.data, length=24)
+    opened = open_saved(tmp_path / "half")
+    assert opened.precision == "float32" and {p.dtype for p in opened.model.parameters()} == {torch.float32}
+    assert torch.equal(opened.model.embedding.weight, saved.model.embedding.weight.float())
+    again = replace(saved.recipe, start=str(tmp_path / "half"))
+    again = replace(again, output=replace(again.output, folder=tmp_path / "run", validate_sequences=4))
+    state = Run.prepare(again, ALONE).state
+    values = [*state.model.parameters(), *state.average.weights.values()]
+    assert {value.dtype for value in values} == {torch.float32}
 
 
 def test_embeddings_of_another_tokenizer_are_not_clustered(here):

@@ -95,6 +95,10 @@ def test_options_without_an_order_are_refused_before_training(folder, changes, m
         (dict(order="confidence:score=best"), "score is 'best'"),
         (dict(order="left_to_right", order_per_step=0), "order_per_step=0"),
         (dict(order="left_to_right", order_share=0.0), "order_share=0.0: must lie in"),
+        (
+            dict(order="left_to_right", interval=(0.1, 0.9)),
+            r"interval=\(0\.1, 0\.9\): not with order='left_to_right' and",
+        ),
         (dict(order="left_to_right", levels="balanced"), "order='left_to_right': not with levels"),
     ],
 )

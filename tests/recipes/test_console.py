@@ -75,6 +75,11 @@ def test_a_word_in_brackets_is_no_cluster():
     assert [shown.plain[span.start : span.end] for span in shown.spans] == ["‹must›"]
 
 
+def needing() -> None:
+    """A backbone that does not run on this machine, of a package of ours."""
+    exec("raise RuntimeError(\"attention 'none' needs a device\")", {"__package__": "ddlib_models"})
+
+
 def test_a_refusal_of_an_object_is_one_line_and_a_bug_is_none(monkeypatch):
     particles = dd.samplers.Particles(dd.samplers.Ancestral(), lambda z, t: 0.0 * t, 2)
     with (
@@ -89,6 +94,10 @@ def test_a_refusal_of_an_object_is_one_line_and_a_bug_is_none(monkeypatch):
             bug()
     with pytest.raises(SystemExit, match="error: no"), plain_errors():
         space["refuse"]()
+    with pytest.raises(SystemExit, match=r"^error: model: attention 'none' needs a device"), plain_errors():
+        dd.build("backbones", {"kind": f"{__name__}:needing"}, place="model")
+    with pytest.raises(RuntimeError), plain_errors():
+        torch.zeros(2) @ torch.zeros(3)
     monkeypatch.setenv("DDLIB_DEBUG", "1")
     with pytest.raises(TypeError), plain_errors():
         space["refuse"]()

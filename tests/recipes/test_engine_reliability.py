@@ -16,15 +16,19 @@ from cases import slow_but
 from training_runs import curve, finish, losses, output_of, recipe, start, steps_made, text, trained
 
 from ddlib_models.io.manifest import check_manifest
-from recipes.config import Hardware, Loss, Output
+from recipes.config import Hardware, Loss, Optimizer, Output
 from recipes.engine import NonFiniteError, checkpoint, train
+from recipes.engine.loop import resume
+from recipes.engine.parallel import World
 from recipes.engine.provenance import record
+from recipes.engine.run import Run
 from recipes.model_io import open_saved
 
 LOSSES = {
     "whole": Loss(),
     "ordered": Loss(order="confidence:temperature=0.1", order_per_step=3, order_share=0.75),
 }
+ALONE = World(0, 1, torch.device("cpu"))
 OTHERS = [dict(kind="mdlm"), dict(kind="gidd", p_uniform=0.2)]
 
 
@@ -298,8 +302,102 @@ def test_a_folder_that_cannot_be_written_to(folder):
 
 def test_a_disk_that_is_too_small(folder, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))
-    with pytest.raises(OSError, match=r"0.0 GB are free there, the checkpoints need .* GB"):
+    with pytest.raises(OSError, match=r"0\.0 MB are free there, the checkpoints need \d\.\d MB more"):
         train(given(folder, "small"))
+
+
+def test_the_disk_of_a_resumed_run_holds_its_checkpoints_already(folder, whole, monkeypatch):
+    run, one = given(folder, "resumed"), 1_000_000
+    model = torch.nn.Linear(500, 500, bias=False)  # with two moments and the average four million bytes
+    saved = run.output.folder / "checkpoints" / "step_00000004"
+    saved.mkdir(parents=True)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 5 * one))
+    with pytest.raises(OSError, match=r"5\.0 MB are free there, the checkpoints need 16\.0 MB more"):
+        checkpoint.check_folder(run.output, model, averaged=True)
+    (saved / "__0_0.distcp").write_bytes(bytes(12 * one))
+    checkpoint.check_folder(run.output, model, averaged=True)
+    (saved / "__0_0.distcp").unlink()
+    with pytest.raises(OSError, match=r"need 8\.0 MB more"):  # weights and average: what is frozen has no moments
+        checkpoint.check_folder(run.output, model.requires_grad_(False), averaged=True)
+
+
+def test_damaged_checkpoints_keep_no_place_from_new_ones(tmp_path):
+    model = torch.nn.Linear(3, 3)
+    state = checkpoint.State(model, [torch.optim.AdamW(model.parameters())], None)
+
+    def save(step, bound):
+        facts = checkpoint.Facts(step, "recipe", "vocabulary", 1, bound)
+        return checkpoint.save(tmp_path, state, facts, ALONE, keep=1)
+
+    best = save(200, 1.0)
+    damaged = save(350, 2.0)
+    (tmp_path / "step_copy").mkdir()
+    flip(damaged / "__0_0.distcp")
+    assert save(300, 3.0).exists() and not damaged.exists() and best.exists()
+    (tmp_path / "step_00000300" / "ddlib_manifest.json").unlink()
+    assert save(310, 3.0).exists() and (tmp_path / "step_copy").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(optimizer=Optimizer(lr=3e-3, warmup=4, ema=0.9, muon=True)), r"state of optimizer \(optimizer\.muon"),
+        (dict(loss=Loss(order="left_to_right")), r"state of along \(loss\.order"),
+        (dict(model=dict(kind="dit", dim=16, depth=2, heads=2, cond_dim=8, num_clusters=3)), "state of model"),
+    ],
+    ids=["muon", "order", "network"],
+)
+def test_changes_without_saved_state_are_refused_by_name(folder, whole, change, message):
+    name = "lacking-" + "-".join(change)
+    copied(whole, folder, name)
+    before = (folder / name / "recipe.yaml").read_bytes()
+    with pytest.raises(ValueError, match=rf"step_00000020 cannot continue with the changed recipe.* {message}"):
+        train(given(folder, name, steps=22, **change), accept_changes=True)
+    assert (folder / name / "recipe.yaml").read_bytes() == before
+
+
+def test_an_average_that_a_checkpoint_lacks_starts_at_its_weights(folder, capsys):
+    run = given(folder, "unaveraged", steps=2)
+    without = replace(run, optimizer=replace(run.optimizer, ema=0.0))
+    train(without)
+    train(replace(run, steps=3), accept_changes=True)
+    assert "step_00000002 has no average of the weights: it starts at" in capsys.readouterr().out
+    assert open_saved(folder / "unaveraged").recipe.optimizer.ema == 0.9
+    again = Run.prepare(replace(run, steps=3), ALONE)
+    resume(again, accept_changes=True)
+    apart = [
+        float((again.state.average.weights[n] - p.detach()).abs().max()) for n, p in again.objective.named_parameters()
+    ]
+    assert 0 < max(apart) < 0.02  # a step of 3e-3, not the distance to the initial weights
+    train(replace(without, steps=4), accept_changes=True)  # and a saved average may be dropped
+
+
+def test_more_processes_than_documents_for_validation_are_refused_before_training(folder):
+    run = given(folder, "crowd", batch=64)
+    with pytest.raises(ValueError, match="holds 60 documents for validation, must hold at least 64, one for each"):
+        Run.prepare(run, World(0, 64, torch.device("cpu")))
+
+
+@pytest.mark.parametrize("start", ["another run", "text"])
+def test_a_run_resumes_without_the_weights_that_it_started_from(folder, whole, start, monkeypatch):
+    first = copied(whole, folder, "first")
+    run = given(folder, f"from-{start[:4]}", steps=4, start=str(first) if start == "another run" else start)
+    train(run)
+    shutil.rmtree(first)
+    monkeypatch.setattr("recipes.engine.run.start", lambda *arguments: pytest.fail("the checkpoint has the weights"))
+    train(run)
+    shutil.rmtree(run.output.folder)
+    if start == "another run":
+        with pytest.raises(ValueError, match="must be 'random', 'text' or the folder of a run with saved weights"):
+            train(run)
+
+
+@pytest.mark.parametrize(("warmup", "named"), [(2, True), (1, False)])
+def test_a_learning_rate_that_only_rises_is_named(folder, warmup, named, capsys):
+    run = given(folder, f"warmup-{warmup}", steps=2)
+    run = replace(run, optimizer=replace(run.optimizer, warmup=warmup))
+    train(replace(run, output=replace(run.output, sample_every=100, validate_every=100)))
+    assert ("optimizer.warmup=2: not below steps=2" in capsys.readouterr().out) is named
 
 
 def test_a_batch_that_does_not_divide(folder):

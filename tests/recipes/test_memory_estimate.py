@@ -143,6 +143,7 @@ def test_the_table_of_a_command(tmp_path, monkeypatch, capsys):
     assert heads == ["MB of each device one device copies on 2 (DDP) shards on 2 (FSDP2)", "rows of a pass 4 2 2"]
     assert lines[-1].startswith("peak of validation")
     assert float(lines[-2].split()[-3]) > float(lines[-2].split()[-2]) > 0
+    assert not (tmp_path / "runs" / "smoke" / "owt").exists(), "no folder of the run is made"
 
 
 def test_unestimable_runs_are_refused(tmp_path):

@@ -217,6 +217,21 @@ def test_networks_that_cannot_be_reopened_are_refused_before_anything_is_written
     assert not list(tmp_path.iterdir())
 
 
+def test_full_attention_trained_with_a_pace_of_blocks_stays_full_attention(tmp_path, pictures):
+    process, network = dd.presets.mdlm(6), trained(dd.presets.mdlm(6), num_classes=3, label_dropout=0.0)
+    publish(tmp_path / "mine", network, process, pictures, pace="blocks:size=4")
+    saved, z, t = open_saved(tmp_path / "mine"), torch.arange(16)[None] % 6, torch.tensor([0.3])
+    assert saved.pace.block == 4 and saved.model.block_size == 16
+    torch.testing.assert_close(saved.model(z, t, label=1), network(z, t, label=1), rtol=0, atol=1e-6)
+    denoiser = saved.model.conditioned(1)
+    assert dd.sample(process, denoiser, (2, 16), steps=8, pace=saved.pace).max() < 6
+    publish(tmp_path / "blocks", trained(process, block_size=4), process, pictures, pace="blocks:size=4")
+    assert open_saved(tmp_path / "blocks").model.block_size == 4
+    values = {"kind": "dit", **SIZE, "num_classes": 3, "label_dropout": 0.0, "heads": 4}
+    with pytest.raises(ValueError, match="network with other logits"):  # of a class that records its arguments too
+        publish(tmp_path / "other", network, process, pictures, model=values)
+
+
 def test_the_network_and_its_mode_are_left_as_they_were(tmp_path, pictures):
     process, network = dd.presets.mdlm(6), Dots(7, 6).train()
     before = {name: value.clone() for name, value in network.state_dict().items()}

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from training_runs import smoke_text
 
 from ddlib import registry
-from recipes import lm1b, mnist, owt
+from recipes import adapt, lm1b, mnist, owt
 from recipes.config import Hardware, Loss, Optimizer, Recipe, differences, read_recipe, recipe_yaml
 from recipes.config.command import choose
 from recipes.config.files import _leaves as leaves
@@ -143,6 +143,21 @@ def test_a_flag_takes_the_value_of_the_run_and_a_value_in_its_place():
         mnist.recipes(), smoke, "mnist", ["masks", "--model.num-classes", "3", "--model.shape", "14", "14"]
     )
     assert (recipe.model["num_classes"], recipe.model["shape"]) == (3, [14, 14])
+
+
+@pytest.mark.parametrize(
+    "flag", [["--model.shape", "16"], ["--model.shape=16"], ["--model.shape", "[16]"]], ids=" ".join
+)
+def test_a_list_of_one_element_is_a_list_on_the_command_line(flag):
+    for module, name in ((owt, "mdlm"), (mnist, "masks")):  # without a value before, and with one
+        recipe, _ = choose(module.recipes(), smoke, "test", [name, "--model.positions", "learned", *flag])
+        assert recipe.model["shape"] == [16]
+
+
+def test_a_smoke_run_logs_to_no_project():
+    recipe = owt.small()
+    recipe = replace(recipe, output=replace(recipe.output, wandb="papers"))
+    assert smoke(recipe).output.wandb is adapt.smoke(recipe).output.wandb is None
 
 
 WEIGHTINGS = {

@@ -156,6 +156,10 @@ def _build(group: str, values: Any, run: Any, place: str) -> Any:
         found = target(**arguments)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{place}: {error}") from error
+    except RuntimeError as error:
+        if type(error) is RuntimeError:  # its subclasses, such as that for memory, may have other arguments
+            error.args = (f"{place}: {error}",)  # the same object: its traceback shows whether it is a refusal or a bug
+        raise
     if not _is_one(group, found):
         wanted = registry.made(group)
         what = "callable" if wanted is None else f"a {registry.package_of(group)}.{wanted.__name__}"
