@@ -211,6 +211,14 @@ def test_a_forced_landing_stays_inside_the_cluster():
     assert set(landed.flatten().tolist()) == {0, 1}
 
 
+def test_the_network_decides_forced_descents_from_several_masks():
+    process = Noisy(Tree([[0, 0, 1, 1]], xi=0.9, masks=3), Linear(), 0.1)
+    logits = torch.tensor([0.0, 90.0, 0.0, 0.0]).expand(30, 4, 4)
+    z, t = torch.randint(6, 9, (30, 4)), torch.ones(30)
+    landed = process.sample_given_level(logits, z, t, t * 0, None, torch.Generator().manual_seed(0), force=True)
+    assert set(landed.flatten().tolist()) == {1}
+
+
 @pytest.mark.parametrize("parameterization", ["cavity", "posterior"])
 @pytest.mark.parametrize("mean", [True, False])
 def test_the_fused_loss_is_the_loss(parameterization, mean):
