@@ -3,7 +3,7 @@
 import inspect
 import warnings
 from abc import ABCMeta
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, KeysView, Mapping, Sequence, ValuesView
 from functools import cache
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -124,6 +124,12 @@ def frozen(value: Any) -> Any:
         return tuple(value) if plain else tuple(map(frozen, value))
     if isinstance(value, dict):
         return {key: frozen(item) for key, item in value.items()}
+    if isinstance(value, Part | type | str | bytes):
+        return value
+    if isinstance(value, Sequence | KeysView | ValuesView):  # array.array, deque; no iterator, which this would exhaust
+        return tuple(map(frozen, value))
+    if callable(getattr(value, "tolist", None)):  # arrays of other libraries
+        return frozen(value.tolist())
     return value
 
 
