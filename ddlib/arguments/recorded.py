@@ -46,6 +46,9 @@ class Recorded(ABCMeta):
         return super().__new__(mcls, name, bases, namespace, **options)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False):  # autograd never takes tensors that are created in inference mode
+                return cls(*args, **kwargs)
         # before the constructor, which may modify its arguments
         made = Record(None, tuple(map(frozen, args)), {name: frozen(value) for name, value in kwargs.items()})
         if torch.get_default_device().type == "meta":

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ddlib.hierarchies.kernels import Dense, Kernel, check_parents, log_sum, stochastic
+from ddlib.hierarchies.maps import Map
 from ddlib.utils.categorical import draw
 from ddlib.utils.validation import check_count, require
 
@@ -104,6 +105,9 @@ class Sparse(Kernel):
         return self.index[child, draw(self.values[child], u)]
 
     def then(self, upper: Kernel) -> Kernel:
+        if isinstance(upper, Map) and (upper.num_parents == 1 or upper.keep == 0):  # to the mask: all rows are equal
+            parents = torch.arange(self.num_children, device=self.device) % upper.num_parents
+            return Map(parents, upper.num_parents, upper.keep, upper.spread)
         if not isinstance(upper, Sparse) or self.num_children * upper.num_parents <= _DENSE:
             return upper.after(self.matrix())
         block = max(1, _DENSE // max(upper.num_children, upper.num_parents))

@@ -150,7 +150,9 @@ class PowerChain(LevelChain):
         return torch.where(reached, self.schedule.time_of(hazard).clamp(0, 1), 2.0)
 
     def flux(self, occupancies: Float64[Tensor, "*n m"], t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n edges"]:
-        return occupancies[..., :-1] * self.speeds * self.schedule.rate(t)[..., None]
+        rate = self.schedule.rate(t)[..., None]
+        rate = torch.where(rate.isinf(), 0.0, rate)  # where alpha underflows, and occupancies, clamped above 0, do not
+        return occupancies[..., :-1] * self.speeds * rate
 
 
 def max_remask_prob(joint: Float64[Tensor, "*n levels levels"]) -> Float64[Tensor, "*n m"]:

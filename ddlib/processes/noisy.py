@@ -223,7 +223,7 @@ class Noisy(ResamplingProcess):
         """Rate per unit of -log alpha at which every member of level i, z included, becomes ``z``."""
         level, chain = self.level_of(z)[..., None], self.chain
         if i == self._depth:
-            return torch.zeros(*z.shape, 1, dtype=torch.float64, device=z.device)
+            return torch.zeros(*z.shape, self.levels[-1], dtype=torch.float64, device=z.device)
         above = self.hierarchy.maps[i].column(self.hierarchy.local(z, i + 1)) * chain.speeds[i]
         again = chain.rates[i] * self.typical[z][..., None]
         return torch.where(level == i + 1, above, torch.where(level == i, again, 0.0))

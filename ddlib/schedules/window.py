@@ -47,7 +47,9 @@ class Window(Schedule):
 
     @property
     def support(self) -> tuple[float, float]:
-        return self.start, self.end
+        low, high = self.schedule.support  # narrower than [0, 1] for a window of a window
+        length = self.end - self.start
+        return self.start + low * length, self.end if high == 1 else self.start + high * length
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

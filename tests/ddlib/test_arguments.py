@@ -272,6 +272,10 @@ class Hidden(dd.schedules.Schedule):
         return self._alpha(t)
 
 
+def with_array(*powers):
+    return PerWord(Linear(), array("d", powers))
+
+
 test_other_arguments_are_refused = refuses(r"""
     Tree(WORDS).load_state_dict(Tree(OTHER).state_dict())
         | ValueError | another Tree: parents\[3\] is 2 there, 1 here
@@ -279,7 +283,7 @@ test_other_arguments_are_refused = refuses(r"""
         | ValueError | schedule\.power is 3 there, 2 here
     Tree({0: WORDS}.values()).load_state_dict(Tree({0: OTHER}.values()).state_dict())
         | ValueError | another Tree: parents\[0\]\[3\] is 2 there, 1 here
-    PerWord(Linear(), array("d", [1, 2])).load_state_dict(PerWord(Linear(), array("d", [1, 3])).state_dict())
+    with_array(1, 2).load_state_dict(with_array(1, 3).state_dict())
         | ValueError | another PerWord: powers\[1\] is 3\.0 there, 2\.0 here
 """)
 

@@ -17,6 +17,7 @@ from test_memory import LiveBytes
 
 import ddlib as dd
 from ddlib.hierarchies import Banded, Blur, Dense, Kernels, Soft, Sparse, Tree
+from ddlib.hierarchies.maps import to_masks
 from ddlib.processes import Hierarchical, Noisy
 from ddlib.samplers import Ancestral, Confidence, Euler, FirstHitting, LeftToRight, Overshoot, Psi, Remask
 from ddlib.schedules import Cosine, Linear
@@ -246,6 +247,16 @@ def test_a_loss_builds_nothing_over_states(scale):
         with LiveBytes() as recorder:
             dd.training_loss(process, logits, x, z, t, mode=mode).backward()
         assert recorder.largest <= (2**22 if scale > 1 else max(logits.numel(), 256**2))  # where masses underflow
+
+
+@pytest.mark.parametrize("masks", [1, 3])
+def test_memberships_of_a_large_vocabulary_are_not_built_densely(masks):
+    """The product with the edge to the masks has equal rows, so no matrix of 5,000 times 1,000 entries is needed."""
+    index, probability = torch.arange(10_000).view(-1, 2) % 1000, torch.full((5000, 2), 0.5)
+    with LiveBytes() as recorder:
+        hierarchy = Kernels([Sparse(index, probability), to_masks(1000, masks)])
+    assert recorder.largest < 2**17
+    assert torch.allclose(hierarchy.between(0, 2).row(torch.arange(5)), torch.full((5, masks), 1 / masks).double())
 
 
 @pytest.mark.parametrize("name", PROCESSES)
