@@ -72,7 +72,7 @@ class LevelExponential(Float64Module):
     nearly agree and when ``sigma`` is small. This is the uniformised series of a short step,
     :math:`e^{-\Lambda h} \sum_k (\Lambda h)^k P^k / k!` with :math:`P = I + G / \Lambda`, squared repeatedly: sums and
     products of non-negative numbers, so every entry, however small, has full relative accuracy. The number of
-    operations does not depend on ``sigma``, so no value is read on an accelerator.
+    squarings is fixed, so no GPU synchronisation is needed.
 
     Derivatives by the rates pass through the same operations, except through ``Lambda``, on which the exponential does
     not depend.

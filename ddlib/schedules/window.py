@@ -18,7 +18,7 @@ class Window(Schedule):
     .. math:: \alpha(t) = \alpha_{inner}\left(\frac{t - start}{end - start}\right), \quad start \le t \le end
 
     One schedule per edge, ``Hierarchical(tree, [...])``, may have windows: an edge acts only within its own. Windows
-    that do not overlap are next scale in the strict sense: every cluster is drawn before the first token.
+    that do not overlap are coarse to fine: all clusters are generated before the first token.
 
     Args:
         schedule: the schedule within the window; with exact ends.

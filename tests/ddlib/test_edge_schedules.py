@@ -329,6 +329,8 @@ test_refusals = refuses(
     Rate("1/(1-t) - 2") | ValueError | is -1 at t = .*must be a rate
     dd.presets.staged([0, 0, 1, 1], overlap=1.5) | ValueError | overlap is 1.5
     dd.presets.staged([[0, 0, 1, 1], [0, 0]]) | ValueError | staged_levels
+    Hierarchical.from_occupancies(TREE, "1 - t") | TypeError | formulas is '1 - t', must be a list of one formula
+    Hierarchical.from_occupancies([[0, 0, 1, 1]], ["1 - t", "t*(1-t)"]) | TypeError | hierarchy is \[\[0, 0, 1, 1\]\]
     Hierarchical.from_occupancies(TREE, ["1 - t"]) | ValueError | holds 1 formulas, must hold one for each of the 2
     Hierarchical.from_occupancies(TREE, ["1 - t", "t"]) | ValueError | formulas\[1\] = t tends to 1 at t = 1, must be 0
     Hierarchical.from_occupancies(TREE, ["t", "1 - t"]) | ValueError | formulas\[0\] = t tends to 0 at t = 0, must be 1

@@ -301,6 +301,9 @@ test_refusals = refuses(
     Dense([[1.5, -0.5]]) | ValueError | matrix row 0 holds -0.5, must be at least 0
     Dense([[1.0, 0.0]]) | ValueError | gives state \[1\] of the upper level no child
     Sparse([[0, 1]], [[1.0]]) | ValueError | must both be \(children, k\)
+    Sparse([[0.7, 1.2]], [[0.5, 0.5]]) | TypeError | index has dtype torch.float32, must be integers
+    Banded(3, [1] * 7) | ValueError | must be \(n,\) with n odd and at most 5 for 3 states
+    Banded(3, [1] * 5, cyclic=True) | ValueError | with n odd and at most 3 for 3 states
     Banded(4, [1, 1]) | ValueError | weights has shape \(2,\), must be \(n,\) with n odd
     Banded(4, [1, -1, 1]) | ValueError | weights holds -1.0
     Kernels([Dense(MEMBERS), Banded(3, [1])]) | ValueError | maps\[0\] leads to 2 clusters, maps\[1\] starts from 3
