@@ -83,9 +83,9 @@ def hdlm_levels(
 def staged(
     parents: Any, overlap: float = 0.0, schedule: Schedule | None = None, xi: float = 1.0, names: Any = None
 ) -> Hierarchical:
-    """Next scale in the strict sense: tokens become clusters in [0, 1/2], and clusters the mask in [1/2, 1].
+    """Coarse to fine: all clusters are generated before the first token.
 
-    Two masked diffusions, one after the other: in generation every cluster is known before the first token.
+    Two masked diffusions, one after the other: tokens become clusters in [0, 1/2], and clusters the mask in [1/2, 1].
 
     Args:
         parents: as in ``hdlm``.
@@ -116,7 +116,7 @@ def staged_levels(
     xi: float | Sequence[float] = 1.0,
     names: Any = None,
 ) -> Hierarchical:
-    """Next scale with any number of levels: edge i of n acts in [i/n, (i + 1)/n]; arguments as ``staged``, ``Tree``."""
+    """``staged`` with any number of levels: with overlap 0 edge i of n acts in [i/n, (i + 1)/n]."""
     check_number("overlap", overlap, 0, 1, "in [0, 1]")
     tree, inner = Tree(parents, xi=xi, names=names), Linear() if schedule is None else schedule
     return Hierarchical(tree, in_turn([inner] * tree.depth, overlap))
@@ -136,14 +136,14 @@ def hdlm_noisy(
     Args:
         parents: as in ``Tree``.
         p_uniform: as in ``Noisy``.
-        counts: (V,) frequency of each token; tokens are resampled in proportion. Empty: uniformly.
+        counts: (V,) frequency of each token; tokens are resampled in proportion. None or empty: uniformly.
         xi: as in ``Tree``.
         speed: as in ``Tree``.
         learn_speeds: as in ``Tree``.
         names: as in ``Tree``.
     """
     tree = Tree(parents, xi=xi, speed=speed, learn_speeds=learn_speeds, names=names)
-    return Noisy(tree, Linear(), p_uniform, counts if len(counts) else None)
+    return Noisy(tree, Linear(), p_uniform, None if counts is None or not len(counts) else counts)
 
 
 __getattr__ = module_getattr(__name__, {})

@@ -3,7 +3,7 @@
 import inspect
 import warnings
 from abc import ABCMeta
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, KeysView, Mapping, Sequence, ValuesView
 from functools import cache
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -46,6 +46,9 @@ class Recorded(ABCMeta):
         return super().__new__(mcls, name, bases, namespace, **options)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False):  # autograd never takes tensors that are created in inference mode
+                return cls(*args, **kwargs)
         # before the constructor, which may modify its arguments
         made = Record(None, tuple(map(frozen, args)), {name: frozen(value) for name, value in kwargs.items()})
         if torch.get_default_device().type == "meta":
@@ -124,6 +127,12 @@ def frozen(value: Any) -> Any:
         return tuple(value) if plain else tuple(map(frozen, value))
     if isinstance(value, dict):
         return {key: frozen(item) for key, item in value.items()}
+    if isinstance(value, Part | type | str | bytes):
+        return value
+    if isinstance(value, Sequence | KeysView | ValuesView):  # array.array, deque; no iterator, which this would exhaust
+        return tuple(map(frozen, value))
+    if callable(getattr(value, "tolist", None)):  # arrays of other libraries
+        return frozen(value.tolist())
     return value
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 from ddlib.arguments import Part, check_extra_state, extra_state, load_checked, made_by
 from ddlib.hierarchies.kernels import Kernel
 from ddlib.hierarchies.level_names import Named
-from ddlib.hierarchies.maps import Map, chain
+from ddlib.hierarchies.maps import Map, chain, check_top
 from ddlib.typing import PerToken, StateMatrix, TokenProbs, Tokens
 from ddlib.utils.positive import PositiveParameter, check_positive
 from ddlib.utils.precision import Float64Module
@@ -63,7 +63,7 @@ class Hierarchy(Named, Float64Module, Part):
         self.maps = cast(Sequence[Kernel], nn.ModuleList(maps))
         n = len(maps)
         self.composed = nn.ModuleDict({f"{i}-{j}": chain(maps[i:j]) for i in range(n) for j in range(i + 1, n + 1)})
-        _check_top(self.between(0, n))
+        check_top(self.between(0, n))
         self.starts = torch.tensor([0, *self.levels], device=maps[0].parents.device).cumsum(0)
         self.ends = self.starts[1:-1].clone()  # torch < 2.13, compiled on a GPU, reads a view from its memory's start
 
@@ -143,11 +143,16 @@ class Hierarchy(Named, Float64Module, Part):
     def under(self, state: int) -> Int64[Tensor, "n"]:
         """Return the descendant tokens of a state, in ascending order; the only one of a token is itself.
 
-        In a tree with xi < 1 these are the tokens whose right ancestor it is.
+        In a tree with xi < 1 these are the tokens whose right ancestor it is. Every mask has all tokens.
+
+        Raises:
+            ValueError: a state outside [0, S).
         """
+        require(0 <= state < self.num_states, f"state is {state}, must be in [0, {self.num_states})")
         level = bisect_right(self.offsets, state) - 1
-        if level == 0:
-            return torch.tensor([state], device=self.starts.device)
+        if level in (0, self.depth):
+            alone = torch.tensor([state], device=self.starts.device)
+            return alone if level == 0 else torch.arange(self.vocab_size, device=self.starts.device)
         edge, member = self.between(0, level), state - self.offsets[level]
         below = edge.parents == member if isinstance(edge, Map) else edge.column(edge.parents.new_tensor(member)) > 0
         return below.nonzero()[:, 0]
@@ -263,8 +268,9 @@ def descendant_logits(
     if route.plain:
         return log_probs.masked_fill(route.parents != state[:, None], -torch.inf)
     weight = route.column(state)
-    if force:
-        weight = torch.where(route.parents == state[:, None], weight, 0.0)
+    if force and level < hierarchy.depth:  # no descendant leaves the mask, and parents are no rule between masks
+        right = route.parents == state[:, None]
+        weight = torch.where(right | ~right.any(-1, keepdim=True), weight, 0.0)  # a state may be no likeliest parent
     return log_probs + weight.log().to(log_probs.dtype)
 
 
@@ -273,20 +279,6 @@ def shared(hierarchy: Hierarchy, z: Tokens) -> Bool[Tensor, "B L"]:
     routes = [hierarchy.between(0, i) for i in range(1, hierarchy.depth + 1)]
     by_level = [hierarchy.vocab_size == 1, *(route.mixes for route in routes)]
     return torch.tensor(by_level, device=z.device)[hierarchy.level_of(z)]
-
-
-def _check_top(route: Kernel) -> None:
-    """Raise ValueError unless the states of the last level say nothing about the token."""
-    if route.num_parents == 1 or route.parents.is_meta or (isinstance(route, Map) and route.keep == 0):
-        return
-    rows = route.matrix()
-    mean = rows.mean(0)
-    nats = float((torch.xlogy(rows, rows) - torch.xlogy(rows, mean)).sum(1).mean())
-    require(
-        nats < 1e-12,
-        f"maps[-1] leads to {route.num_parents} states with {nats:.3g} nats of information about the token, must "
-        "lead to the mask",
-    )
 
 
 def _spread_over(parents: Tensor, kept: Tensor, size: int) -> Tensor:

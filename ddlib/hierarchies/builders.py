@@ -135,7 +135,7 @@ def read_csv(path: str | Path, vocabulary: Mapping[str, int]) -> tuple[dict[str,
     """
     table: dict[str, list[str]] = {}
     levels: tuple[str, ...] = ()
-    with open(path, newline="", encoding="utf-8") as file:
+    with open(path, newline="", encoding="utf-8-sig") as file:  # with or without a byte order mark
         reader = csv.reader(file)
         for row in reader:
             if reader.line_num == 1 and row[:1] == ["token"] and "token" not in vocabulary:
@@ -177,7 +177,7 @@ def soft_memberships(
     """
     check_number("temperature", temperature, 1e-9, math.inf, "above 0")
     centroids, own = clusters.centroids[0].to(torch.float64), clusters.of_tokens()
-    rows = embeddings.detach().to(torch.float64)
+    rows = embeddings.detach().to(centroids.device, torch.float64)
     check_shape("embeddings", rows, (len(own), centroids.shape[1]), f"(V, D) = ({len(own)}, {centroids.shape[1]})")
     if clusters.metric == "cosine":
         distance = 1 - normalize(rows, dim=1) @ normalize(centroids, dim=1).mT

@@ -283,3 +283,17 @@ def chain(maps: Sequence[Kernel]) -> Kernel:
     for upper in maps[1:]:
         product = product.then(upper)
     return product
+
+
+def check_top(route: Kernel) -> None:
+    """Raise ValueError unless the states of the last level say nothing about the token."""
+    if route.num_parents == 1 or route.parents.is_meta or (isinstance(route, Map) and route.keep == 0):
+        return
+    rows = route.matrix()
+    mean = rows.mean(0)
+    nats = float((torch.xlogy(rows, rows) - torch.xlogy(rows, mean)).sum(1).mean())
+    require(
+        nats < 1e-12,
+        f"maps[-1] leads to {route.num_parents} states with {nats:.3g} nats of information about the token, must "
+        "lead to the mask",
+    )

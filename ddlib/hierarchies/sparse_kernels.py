@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ddlib.hierarchies.kernels import Dense, Kernel, check_parents, log_sum, stochastic
+from ddlib.hierarchies.maps import Map
 from ddlib.utils.categorical import draw
 from ddlib.utils.validation import check_count, require
 
@@ -28,6 +29,7 @@ class Sparse(Kernel):
         num_parents: number of parents; by default the largest index plus 1.
 
     Raises:
+        TypeError: an index that holds no integers.
         ValueError: shapes that differ, an index outside [0, num_parents), and as ``Dense``.
 
     Example:
@@ -38,7 +40,10 @@ class Sparse(Kernel):
 
     def __init__(self, index: Any, probability: Any, num_parents: int | None = None) -> None:
         super().__init__()
-        index = torch.as_tensor(index).to(torch.int64).clone()
+        index = torch.as_tensor(index)
+        if index.dtype == torch.bool or index.is_floating_point() or index.is_complex():
+            raise TypeError(f"index has dtype {index.dtype}, must be integers: the parents of each child")
+        index = index.to(torch.int64).clone()
         values = torch.as_tensor(probability, dtype=torch.float64).clone()
         require(
             index.ndim == 2 and index.shape == values.shape,
@@ -104,6 +109,9 @@ class Sparse(Kernel):
         return self.index[child, draw(self.values[child], u)]
 
     def then(self, upper: Kernel) -> Kernel:
+        if isinstance(upper, Map) and (upper.num_parents == 1 or upper.keep == 0):  # to the mask: all rows are equal
+            parents = torch.arange(self.num_children, device=self.device) % upper.num_parents
+            return Map(parents, upper.num_parents, upper.keep, upper.spread)
         if not isinstance(upper, Sparse) or self.num_children * upper.num_parents <= _DENSE:
             return upper.after(self.matrix())
         block = max(1, _DENSE // max(upper.num_children, upper.num_parents))
@@ -145,13 +153,14 @@ class Banded(Sparse):
 
     Args:
         size: number of states of each level.
-        weights: (2 w + 1,) weights of the steps -w, ..., w, at least 0, in any unit; at most ``size`` of them.
+        weights: (2 w + 1,) weights of the steps -w, ..., w, at least 0, in any unit; at most ``size`` of them if
+            cyclic, else 2 ``size`` - 1.
         cyclic: True if the first state follows the last. Otherwise rows at the ends are normalised over the steps that
             stay inside.
 
     Raises:
         TypeError: size no integer.
-        ValueError: an even number of weights, more than ``size``, or a negative one; all 0 inside a row.
+        ValueError: an even number of weights, too many, or a negative one; all 0 inside a row.
 
     Example:
         >>> Banded(3, [1.0, 2.0, 1.0]).matrix()
@@ -163,9 +172,10 @@ class Banded(Sparse):
     def __init__(self, size: int, weights: Any, cyclic: bool = False) -> None:
         steps = torch.as_tensor(weights, dtype=torch.float64)
         check_count("size", size)
+        most = size if cyclic else 2 * size - 1
         require(
-            steps.ndim == 1 and len(steps) % 2 == 1 and len(steps) <= (size if cyclic else 2 * size - 1),
-            f"weights has shape {tuple(steps.shape)}, must be (n,) with n odd and at most {size}, the number of states",
+            steps.ndim == 1 and len(steps) % 2 == 1 and len(steps) <= most,
+            f"weights has shape {tuple(steps.shape)}, must be (n,) with n odd and at most {most} for {size} states",
         )
         require(bool((steps >= 0).all()), f"weights holds {float(steps.min())}, must be at least 0")
         reach = len(steps) // 2

@@ -1,6 +1,6 @@
 """Trees of any depth over the tokens."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from ddlib.hierarchies.base import Hierarchy
@@ -77,6 +77,15 @@ class Tree(Hierarchy):
         self.fingerprint = fingerprint
         if (found := checked_names(names, self.levels[1:-1])).members:
             self._names = found
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Constructor arguments, with lists of the parents: an object such as ``Clusters`` is no plain value."""
+        found = dict(super().arguments())
+        vectors = [edge.parents for edge in self.maps[:-1]]
+        own = type(self).__init__ is Tree.__init__  # else a subclass may have another argument of this name
+        if own and "parents" in found and not any(vector.is_meta for vector in vectors):
+            found["parents"] = vectors[0] if "parents" in parent_vectors(found["parents"]) else vectors
+        return found
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

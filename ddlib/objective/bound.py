@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from ddlib.objective.metrics import Measure
 from ddlib.objective.training import mean_per_token
@@ -139,7 +141,9 @@ def bound(
             "cavity" without one.
         steps: T, for the bound in discrete time; None for continuous time.
         levels: coupling of the levels of a sequence, "independent" or "balanced", see ``process.sample``. Both have the
-            same mean, the second has less variance. With a time per position levels must be independent.
+            same mean, the second has less variance. With a time per position levels must be independent. With ``steps``
+            the levels are independent in a step within which the window of an edge ends: an edge that has ended has
+            weight 0 at t, but a divergence in the step.
         pace: order and times of the positions; None is ``Together()``, one time for all.
         at_once: True to draw once per block instead of once per sequence, with a denoiser that also takes the clean
             sequence (``typing.BlockDenoiser``): the same mean, twice the work and less variance.
@@ -169,6 +173,9 @@ def bound(
         require(levels == "independent", f"levels is {levels!r}, pace {pace!r}: {rule}")
         able.check_time_input((pace.block or 0) if at_once else 0, repr(pace))
     z = process.sample(x, t, generator) if levels == "independent" else process.sample(x, t, generator, levels)
+    independent = _ends_within(process, s, t) if levels == "balanced" and steps is not None else None
+    if independent is not None and bool(independent.any()):
+        z = torch.where(independent[:, None], process.sample(x, t, generator), z)
     clean = {"clean": x} if at_once else {}
     try:
         with able.evaluating(z.device, "dd.bound"):
@@ -181,7 +188,10 @@ def bound(
     measure = unsqueeze_times(measure).to(term.dtype)
     diffusion = torch.where(measure > 0, measure * term, 0.0)
     if levels == "balanced":
-        diffusion = diffusion * process.importance_weight(x, z, t)[:, None].to(diffusion.dtype)
+        importance = process.importance_weight(x, z, t)
+        if independent is not None:
+            importance = torch.where(independent, 1.0, importance)
+        diffusion = diffusion * importance[:, None].to(diffusion.dtype)
     # slow tokens and levels keep information after the last time of this dtype; the bound must count it
     last = high if steps is not None else min(high, latest(t.dtype))
     start, end = (t.new_full((rows,), time) for time in (low, last))
@@ -249,6 +259,15 @@ def variance_caveat(
     mended = all(uniform[end] < 2 * INFINITE for end in ends)  # the best density halves the exponent
     advice = f"density=process.time_density({length}, chance=0.2)" if mended else "an interval inside (0, 1)"
     return f"the error may be too small, since near {near} the {moment} is infinite: use {advice}"
+
+
+def _ends_within(process: ForwardProcess, s: Times, t: Times) -> Bool[Tensor, "B"]:
+    """True for the steps from t to s within which the schedule of an edge ends."""
+    result = torch.zeros_like(t, dtype=torch.bool)
+    for schedule in process.schedules:
+        end = schedule.support[1]
+        result = result | ((s < end) & (end < t))
+    return result
 
 
 def _default_dtype(t: Times) -> Times:

@@ -190,9 +190,9 @@ def consistency_loss(
     require(reduction in ("mean", "none"), f"reduction is {reduction!r}, must be 'mean' or 'none'")
     process.check_inputs(x=x)
     check_earlier(s, t, *x.shape)
-    process.check_noised(x, z_t, t)
-    process.check_noised(x, z_s, s)
     check_padding(x, mask)
+    process.check_noised(x, z_t, t, mask)
+    process.check_noised(x, z_s, s, mask)
     _check_teacher(process, target_logits, x, parameterization)
     log_probs = _log_posterior(process, logits, z_t, t, parameterization)
     with torch.no_grad():

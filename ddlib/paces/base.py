@@ -7,13 +7,13 @@ from typing import NamedTuple, Self
 import torch
 from jaxtyping import Float64
 from torch import Tensor
-from torch.func import jvp
 
 from ddlib.arguments import Part
 from ddlib.times import TimeDensity, sample_times
 from ddlib.times.base import Interval, check_interval, sound
 from ddlib.times.draws import Place, latest, placed, rounded
 from ddlib.typing import Times
+from ddlib.utils.derivative import derivative
 from ddlib.utils.random import Generator, rand
 from ddlib.utils.repr import shown
 from ddlib.utils.validation import check_count, require, visible
@@ -75,8 +75,7 @@ class Pace(Part):
 
     def speeds(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "*n"]:
         """Compute the derivative of ``times`` with respect to u, at least 0."""
-        slope: Tensor = jvp(lambda place: self.times(place, chance), (u,), (torch.ones_like(u),))[1]
-        return slope
+        return derivative(lambda place: self.times(place, chance), u)
 
     def parts(self, length: int) -> int:
         """Return the number of equal segments of [0, 1], in each of which other positions move.

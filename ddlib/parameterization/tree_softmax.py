@@ -9,7 +9,7 @@ for 50,257 tokens in 224 clusters.
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple, Self, TypeGuard
+from typing import Any, NamedTuple, Self, TypeGuard
 from weakref import WeakKeyDictionary
 
 import torch
@@ -189,6 +189,14 @@ class Children:
         """Least number of rows of the output layer's matrix."""
         self._families: dict[tuple[int, torch.device], Families] = {}
         self._levels: WeakKeyDictionary[Hierarchy, tuple[int | None, ...]] = WeakKeyDictionary()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Attributes without the caches: their keys include weak references, which cannot be pickled."""
+        return {name: value for name, value in vars(self).items() if name not in ("_families", "_levels")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._families, self._levels = {}, WeakKeyDictionary()
 
     @classmethod
     def of(cls, denoiser: ChildDenoiser, parameterization: str = "cavity") -> Self:

@@ -14,7 +14,16 @@ from ddlib.arguments import Part, check_extra_state, extra_state, load_checked
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes import optimal_times
 from ddlib.processes.argument_checks import place_of
-from ddlib.processes.broadcasting import columns_at, each_time, interior, multiply_rows, rows_at, unsqueeze_times
+from ddlib.processes.broadcasting import (
+    columns_at,
+    each_time,
+    interior,
+    multiply_rows,
+    normalised_or_stay,
+    quotient,
+    rows_at,
+    unsqueeze_times,
+)
 from ddlib.processes.integrand import dense_integrand
 from ddlib.schedules import Schedule
 from ddlib.times import Tabulated, TimeDensity
@@ -55,10 +64,10 @@ class ForwardProcess(Float64Module, Part):
     r"""A continuous-time Markov chain :math:`q_t(z|x)` that noises each position independently.
 
     A subclass implements ``rate_matrix`` and ``transition``, functions of scalar times. All else has a default that is
-    right for every process and builds tensors of size (S, S) and (B, L, S). Subclasses with structure override these
-    methods by faster ones, and set ``closed_form`` where they implement ``weighted_divergence``. Times are (B,), one
-    per sequence, or (B, L), one per position. Precision follows the arguments; functions of time alone are computed in
-    float64.
+    right for every process and builds tensors of size (B, L, S), and (S, S) for each distinct time; ``predictive`` at
+    times per position also (B, L, V, S). Subclasses with structure override these methods by faster ones, and set
+    ``closed_form`` where they implement ``weighted_divergence``. Times are (B,), one per sequence, or (B, L), one per
+    position. Precision follows the arguments; functions of time alone are computed in float64.
 
     Args:
         vocab_size: number of tokens V; states 0..V-1 are the tokens.
@@ -245,10 +254,9 @@ class ForwardProcess(Float64Module, Part):
             x: (B, L) clean tokens.
             t: (B,) times, or (B, L), one for each position.
             generator: source of randomness.
-            levels: coupling of the tokens of a sequence. "independent" is the process. "balanced" draws one token of
-                each sequence, at random, where the bound has its weight; with each sequence's terms multiplied by
-                ``importance_weight(x, z, t)`` all means of the bound are those of independent draws, and the variance
-                from the number of tokens at a level is gone.
+            levels: coupling of the tokens of a sequence. "independent" is the process. "balanced" forces one random
+                position of each sequence into a state with positive loss weight. Multiply the loss of the sequence by
+                ``importance_weight(x, z, t)`` to remove the bias.
 
         Raises:
             TypeError, ValueError: x not int64 tokens (B, L); t not (B,) or (B, L) in [0, 1]; different devices; unknown
@@ -268,8 +276,8 @@ class ForwardProcess(Float64Module, Part):
 
         :math:`\sum_l E\,\varphi_l / \sum_l \varphi_l(z_l)`, the mean over noise of the sequence's weight at t over its
         weight at z, with :math:`\varphi` the weight of the bound where there is a closed form. Balanced draws follow
-        :math:`q_t(z|x)` divided by it, so means equal those of independent draws, for every function that is 0 where no
-        token has a weight, as the bound is.
+        :math:`q_t(z|x)` divided by it. This is valid for losses that are 0 when all loss weights of the sequence are 0,
+        such as the continuous-time bound.
 
         Args:
             x: (B, L) clean tokens.
@@ -343,19 +351,19 @@ class ForwardProcess(Float64Module, Part):
     def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
         """Posterior of z_s given z_t and a distribution ``p`` over tokens (cavity), s <= t, (B, L, S).
 
-        q_{t|s}(z|y) q_s(y|p) / q_t(z|p) (theory section 3).
+        q_{t|s}(z|y) q_s(y|p) / q_t(z|p) (theory section 3). A state that no token of ``p`` can become stays.
 
         Raises:
             TypeError, ValueError: as ``sample``, or s not below t.
         """
         self.check_inputs(z=z, t=t, s=s, p=p)
-        joint = columns_at(self.transition, z, s, t).to(p.dtype) * self.predictive(p, s)
-        return joint / joint.sum(-1, keepdim=True)
+        return normalised_or_stay(columns_at(self.transition, z, s, t).to(p.dtype) * self.predictive(p, s), z)
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         """Rates of the reverse chain from z to each other state, (B, L, S); 0 at z itself.
 
-        Q_t(y, z) q_t(y|p) / q_t(z|p) (theory section 1), per unit of time.
+        Q_t(y, z) q_t(y|p) / q_t(z|p) (theory section 1), per unit of time; 0 from a state that no token of ``p`` can
+        become.
         """
         self.check_inputs(z=z, t=t, p=p)
         return self._reversed(self.predictive(p, t), z, t)
@@ -366,7 +374,7 @@ class ForwardProcess(Float64Module, Part):
 
     def _reversed(self, marginal: StateProbs, z: Tokens, t: Times) -> StateProbs:
         """Reverse rates of a chain from its marginal distributions, (B, L, S)."""
-        rates = self.rates_into(z, t).to(marginal.dtype) * marginal / marginal.gather(-1, z[..., None])
+        rates = quotient(self.rates_into(z, t).to(marginal.dtype) * marginal, marginal.gather(-1, z[..., None]))
         return rates.scatter(-1, z[..., None], 0.0)
 
     def prior(self) -> Tensor:
@@ -489,8 +497,8 @@ class ForwardProcess(Float64Module, Part):
         Args:
             length: L, positions of a sequence, at least 1.
             divergences: as in ``time_moments``.
-            chance: c, in [0.01, 1]: the share of the mean that is random. All of it where times are independent; for
-                many sequences with times in strata only their differences, about a fifth.
+            chance: c, in [0.01, 1]: the share of the mean that is random. c = 1 for independent times; with stratified
+                times about 0.2, since the mean varies less.
 
         Raises:
             TypeError, ValueError: as ``time_moments``; a bad length or chance.

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from ddlib.schedules import Schedule
 from ddlib.times.base import INTERIOR
@@ -159,6 +160,30 @@ def gather_columns(matrices: Float[Tensor, "*n N S"], z: Tokens) -> Float[Tensor
     """
     columns, row = matrices.mT, torch.arange(len(z), device=z.device)[:, None]
     return columns[row, z] if matrices.ndim == 3 else columns[row, torch.arange(z.shape[1], device=z.device), z]
+
+
+def normalised_or_stay(
+    joint: Float[Tensor, "B L S"], z: Tokens, total: Float[Tensor, "B L 1"] | None = None
+) -> Float[Tensor, "B L S"]:
+    """Normalise joint probabilities of states; a state that has probability 0, such as a prompt at t = 1, stays.
+
+    Args:
+        joint: (B, L, S) joint probability of z_s and z_t = ``z``.
+        z: (B, L) states.
+        total: (B, L, 1) their sum if it is known.
+
+    Example:
+        >>> normalised_or_stay(torch.tensor([[[0.1, 0.3], [0.0, 0.0]]]), torch.tensor([[0, 1]]))
+        tensor([[[0.2500, 0.7500],
+                 [0.0000, 1.0000]]])
+    """
+    total = joint.sum(-1, keepdim=True) if total is None else total
+    return torch.where(total > 0, quotient(joint, total), one_hot(z, joint.shape[-1]).to(joint.dtype))
+
+
+def quotient(values: Float[Tensor, "B L S"], total: Float[Tensor, "B L 1"]) -> Float[Tensor, "B L S"]:
+    """Divide ``values`` by ``total``; 0 where ``total`` is 0, with gradient 0."""
+    return torch.where(total > 0, values / torch.where(total > 0, total, 1.0), 0.0)
 
 
 def span(s: float | Tensor, t: float | Tensor, device: torch.device) -> tuple[Float64[Tensor, ""], Float64[Tensor, ""]]:

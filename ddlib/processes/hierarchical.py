@@ -57,6 +57,10 @@ class Hierarchical(LevelProcess):
         """
         from ddlib.schedules import Occupancies  # imported here: sympy takes a while to load
 
+        if not isinstance(hierarchy, Hierarchy):
+            raise TypeError(f"hierarchy is {hierarchy!r}, must be a ddlib.hierarchies.Hierarchy")
+        if isinstance(formulas, str) or not hasattr(formulas, "__len__"):
+            raise TypeError(f"formulas is {formulas!r}, must be a list of one formula for each level below the mask")
         require(
             len(formulas) == hierarchy.depth,
             f"formulas holds {len(formulas)} formulas, must hold one for each of the {hierarchy.depth} levels below "
@@ -100,14 +104,16 @@ class Hierarchical(LevelProcess):
         self.check_inputs(z=z, t=t, s=s, p=p)
         level, given_level = self.level_of(z), self.hierarchy.level_probs(p)
         jumps = self.level_posterior(level, t, s).to(p.dtype)
-        blocks = []
+        blocks, possible = [], level == 0
         for i, probs in enumerate(given_level):
+            mass = probs.gather(-1, self.hierarchy.local(z, i)[..., None]).squeeze(-1)
+            possible = possible | ((level == i) & (mass > 0))
             itself = one_hot(self.hierarchy.local(z, i), probs.shape[-1]).to(p.dtype)
             block = torch.where((level == i)[..., None], itself, 0.0)
             for j in range(i + 1, self._depth + 1):
                 block = torch.where((level == j)[..., None], self._descendants(z, i, j, probs), block)
             blocks.append(block * jumps[..., i : i + 1])
-        return torch.cat(blocks, -1)
+        return torch.where(possible[..., None], torch.cat(blocks, -1), one_hot(z, self.num_states).to(p.dtype))
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, p=p)

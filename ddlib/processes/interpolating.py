@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.processes.base import ForwardProcess, unchanged
-from ddlib.processes.broadcasting import interior, scalar, span, unsqueeze_times
+from ddlib.processes.broadcasting import interior, normalised_or_stay, quotient, scalar, span, unsqueeze_times
 from ddlib.processes.mixture import Mixture, compared, log1p_exp, log_ratio
 from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.categorical import draw, draw_logits
@@ -111,13 +111,13 @@ class Interpolating(ForwardProcess):
         keep, *resampled = (unsqueeze_times(v).to(p.dtype) for v in self.mixture_between(s.double(), t.double()))
         stay = keep[..., None] * before.gather(-1, z[..., None])
         move = self._into(z, *resampled)[..., None]
-        return (move * before).scatter_add(-1, z[..., None], stay) / (stay + move)
+        return normalised_or_stay((move * before).scatter_add(-1, z[..., None], stay), z, stay + move)
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, p=p)
         probs = self.predictive(p, interior(t))
         arrival = self._into(z, *(unsqueeze_times(v).to(p.dtype) for v in self.mixing_rates(interior(t))))
-        rates = arrival[..., None] * probs / probs.gather(-1, z[..., None])
+        rates = quotient(arrival[..., None] * probs, probs.gather(-1, z[..., None]))
         return rates.scatter(-1, z[..., None], 0.0)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:

@@ -72,7 +72,7 @@ class LevelExponential(Float64Module):
     nearly agree and when ``sigma`` is small. This is the uniformised series of a short step,
     :math:`e^{-\Lambda h} \sum_k (\Lambda h)^k P^k / k!` with :math:`P = I + G / \Lambda`, squared repeatedly: sums and
     products of non-negative numbers, so every entry, however small, has full relative accuracy. The number of
-    operations does not depend on ``sigma``, so no value is read on an accelerator.
+    squarings is fixed, so no GPU synchronisation is needed.
 
     Derivatives by the rates pass through the same operations, except through ``Lambda``, on which the exponential does
     not depend.
@@ -150,7 +150,9 @@ class PowerChain(LevelChain):
         return torch.where(reached, self.schedule.time_of(hazard).clamp(0, 1), 2.0)
 
     def flux(self, occupancies: Float64[Tensor, "*n m"], t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n edges"]:
-        return occupancies[..., :-1] * self.speeds * self.schedule.rate(t)[..., None]
+        rate = self.schedule.rate(t)[..., None]
+        rate = torch.where(rate.isinf(), 0.0, rate)  # where alpha underflows, and occupancies, clamped above 0, do not
+        return occupancies[..., :-1] * self.speeds * rate
 
 
 def max_remask_prob(joint: Float64[Tensor, "*n levels levels"]) -> Float64[Tensor, "*n m"]:

@@ -188,7 +188,7 @@ class LevelProcess(ForwardProcess):
         return self.sample_given_level(logits, z, t, t, target, generator, force=force, sharpen=sharpen)
 
     def subtree_logits_suffice(self, level: int, target: int, force: bool = False) -> bool:
-        """True if descendants in ``target`` depend on the logits of the tokens under the state alone.
+        """True if only the logits of tokens below the state matter, that is if xi = 1 on the edges between.
 
         Logits of other tokens may then be -inf, and the distribution over a state's children is enough to descend from
         child to child: from the mask, or from a cluster that tokens do not leave, to members that are reached from

@@ -32,8 +32,8 @@ class MatrixExponential(Float64Module):
     The first factor is the uniformised series :math:`e^{-f} \sum_k f^k P^k / k!` with :math:`P = I + u G`; the others
     come from a table that is extended when a larger :math:`\sigma` is first met. All factors are products of
     non-negative matrices whose rows are normalised after each product, so nothing cancels: off-diagonal entries keep
-    their relative accuracy, and with them slow transitions between groups of states that mix fast. A chain of more than
-    34 states is accurate to 1e-38 beyond that: a smaller probability may be returned as 0.
+    their relative accuracy, and with them slow transitions between groups of states that mix fast. With more than 34
+    states, probabilities below 1e-38 may be returned as 0.
 
     At an infinite :math:`\sigma` the limit of the chain is returned, found by squaring until no entry changes. No
     duration is truncated, however slowly a chain mixes.

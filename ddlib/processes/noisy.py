@@ -10,7 +10,17 @@ from torch.nn.functional import one_hot
 
 from ddlib.hierarchies import Flat, Tree
 from ddlib.hierarchies.base import dense, reach, reach_of_tokens
-from ddlib.processes.broadcasting import elapsed, gather_columns, gather_last, interior, scalar, span, unsqueeze_times
+from ddlib.processes.broadcasting import (
+    elapsed,
+    gather_columns,
+    gather_last,
+    interior,
+    normalised_or_stay,
+    quotient,
+    scalar,
+    span,
+    unsqueeze_times,
+)
 from ddlib.processes.mixture import falls_short, log1p_exp
 from ddlib.processes.resampling_chain import LevelProbs
 from ddlib.processes.resampling_process import ResamplingProcess
@@ -93,21 +103,15 @@ class Noisy(ResamplingProcess):
             + resampled[..., i : i + 1] * self.typical[z][..., None].to(p.dtype)
             for i in range(self._depth + 1)
         ]
-        joint = torch.cat(ways, -1) * self.predictive(p, s)
-        total = joint.sum(-1, keepdim=True)
-        stay = one_hot(z, self.num_states).to(p.dtype)  # a token that is given at t = 1, a prompt, stays
-        return torch.where(total > 0, joint / torch.where(total > 0, total, 1.0), stay)
+        return normalised_or_stay(torch.cat(ways, -1) * self.predictive(p, s), z)
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, p=p)
         t = interior(t)
         probs = self.predictive(p, t)
         rates = torch.cat([self._arrivals(z, i) for i in range(self._depth + 1)], -1)
-        rates = (
-            (unsqueeze_times(self.schedule.rate(t))[..., None] * rates).to(p.dtype)
-            * probs
-            / probs.gather(-1, z[..., None])
-        )
+        flux = (unsqueeze_times(self.schedule.rate(t))[..., None] * rates).to(p.dtype) * probs
+        rates = quotient(flux, probs.gather(-1, z[..., None]))
         return rates.scatter(-1, z[..., None], 0.0)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
@@ -223,7 +227,7 @@ class Noisy(ResamplingProcess):
         """Rate per unit of -log alpha at which every member of level i, z included, becomes ``z``."""
         level, chain = self.level_of(z)[..., None], self.chain
         if i == self._depth:
-            return torch.zeros(*z.shape, 1, dtype=torch.float64, device=z.device)
+            return torch.zeros(*z.shape, self.levels[-1], dtype=torch.float64, device=z.device)
         above = self.hierarchy.maps[i].column(self.hierarchy.local(z, i + 1)) * chain.speeds[i]
         again = chain.rates[i] * self.typical[z][..., None]
         return torch.where(level == i + 1, above, torch.where(level == i, again, 0.0))

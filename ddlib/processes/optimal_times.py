@@ -15,6 +15,8 @@ from ddlib.utils.validation import check_count, check_number
 
 _ENUMERATED, _DENSE = 160, 1024
 _NOTHING = 1e-9  # relative to the mean square at t = 1/2
+_APART = 1e-9
+"""Least distance of two ends of windows between which a table has cells."""
 _REDUCED, _TOKENS, _HELD = 24, 8, 2**20
 
 Moments = tuple[Float64[Tensor, "B"], Float64[Tensor, "B"]]
@@ -25,7 +27,11 @@ def density(process: Any, length: int, divergences: Sequence[float] | None, chan
     """Compute ``ForwardProcess.time_density``."""
     check_count("length", length)
     check_number("chance", chance, 0.01, 1, "in [0.01, 1]")
-    edges, inside = grid(process.device, [0.0, *breaks(process.schedules), 1.0])
+    ends = [0.0]
+    for end in breaks(process.schedules):  # windows that touch may differ by a rounding error
+        if end - ends[-1] > _APART and 1 - end > _APART:
+            ends.append(end)
+    edges, inside = grid(process.device, [*ends, 1.0])
     mean, square = process.time_moments(inside, divergences)
     return table(edges, mean, square, length, chance)
 

@@ -11,7 +11,15 @@ from torch.nn.functional import one_hot
 
 from ddlib.processes.argument_checks import check_schedule
 from ddlib.processes.base import ForwardProcess, unchanged
-from ddlib.processes.broadcasting import elapsed, gather_last, interior, scalar, span, unsqueeze_times
+from ddlib.processes.broadcasting import (
+    elapsed,
+    gather_last,
+    interior,
+    normalised_or_stay,
+    scalar,
+    span,
+    unsqueeze_times,
+)
 from ddlib.schedules import Cosine, Geometric, Linear, Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.categorical import draw, draw_logits
@@ -157,16 +165,17 @@ class PerWord(ForwardProcess):
         self.check_inputs(z=z, t=t, s=s, p=p)
         lost = unsqueeze_times(self.kept(s) * -torch.expm1(-self._between(s, t)), 1).to(p.dtype)
         before = (p * unsqueeze_times(self.lost(s), 1).to(p.dtype)).sum(-1, keepdim=True)
-        joint = torch.cat([p * lost, before], -1)
-        probs = joint / joint.sum(-1, keepdim=True)
+        probs = normalised_or_stay(torch.cat([p * lost, before], -1), z)
         return torch.where(self._masked(z)[..., None], probs, one_hot(z, self.num_states).to(p.dtype))
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         """Reverse rates pi(y) lambda_y from the mask to y."""
         self.check_inputs(z=z, t=t, p=p)
-        probs = (p.log() + unsqueeze_times(self._log_lost(t), 1).to(p.dtype)).softmax(-1)
+        joint = p.log() + unsqueeze_times(self._log_lost(t), 1).to(p.dtype)
+        possible = (joint > -torch.inf).any(-1, keepdim=True)
+        probs = torch.where(possible, joint, 0.0).softmax(-1)
         rates = probs * unsqueeze_times(self.return_rates(t).exp(), 1).to(p.dtype)
-        rates = torch.where(self._masked(z)[..., None], rates, 0.0)
+        rates = torch.where(self._masked(z)[..., None] & possible, rates, 0.0)
         return torch.cat([rates, torch.zeros_like(rates[..., :1])], -1)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ddlib.arguments import Part
 from ddlib.utils.bisection import bisected
+from ddlib.utils.derivative import derivative
 from ddlib.utils.repr import shown
 from ddlib.utils.validation import require
 
@@ -56,11 +57,7 @@ class Schedule(Part):
 
     def alpha_prime(self, t: Tensor) -> Tensor:
         """d alpha / dt, by forward-mode differentiation of ``alpha``; may be infinite at an end."""
-        t = t.contiguous()  # jvp writes in place, and entries of an expanded tensor share memory
-        if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
-            with torch.inference_mode(False):  # in inference mode torch 2.10 returns 0 for every derivative
-                return self.alpha_prime(t.clone())
-        return torch.func.jvp(self.alpha, (t,), (torch.ones_like(t),))[1]
+        return derivative(self.alpha, t)
 
     def rate(self, t: Tensor) -> Tensor:
         """-alpha'(t) / alpha(t), in jumps per unit of time; infinite at t = 1 when alpha(1) = 0."""

@@ -18,7 +18,7 @@ class Window(Schedule):
     .. math:: \alpha(t) = \alpha_{inner}\left(\frac{t - start}{end - start}\right), \quad start \le t \le end
 
     One schedule per edge, ``Hierarchical(tree, [...])``, may have windows: an edge acts only within its own. Windows
-    that do not overlap are next scale in the strict sense: every cluster is drawn before the first token.
+    that do not overlap are coarse to fine: all clusters are generated before the first token.
 
     Args:
         schedule: the schedule within the window; with exact ends.
@@ -47,7 +47,9 @@ class Window(Schedule):
 
     @property
     def support(self) -> tuple[float, float]:
-        return self.start, self.end
+        low, high = self.schedule.support  # narrower than [0, 1] for a window of a window
+        length = self.end - self.start
+        return self.start + low * length, self.end if high == 1 else self.start + high * length
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

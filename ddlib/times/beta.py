@@ -22,16 +22,17 @@ class Beta(TimeDensity):
     waits for the host.
 
     Args:
-        a: exponent at t = 0, in [0.1, 100]; the larger, the fewer times near 0.
-        b: exponent at t = 1, in [0.1, 100]; the larger, the fewer times near 1.
+        a: exponent at t = 0, in [0.1, 40]; the larger, the fewer times near 0.
+        b: exponent at t = 1, in [0.1, 40]; the larger, the fewer times near 1. Above 40
+            the density near an end is below the smallest number of float64.
 
     Raises:
         ValueError: a parameter out of range.
     """
 
     def __init__(self, a: float, b: float) -> None:
-        self.a = check_number("a", a, 0.1, 100, "in [0.1, 100]")
-        self.b = check_number("b", b, 0.1, 100, "in [0.1, 100]")
+        self.a = check_number("a", a, 0.1, 40, "in [0.1, 40]")
+        self.b = check_number("b", b, 0.1, 40, "in [0.1, 40]")
         self._log_total = math.lgamma(self.a) + math.lgamma(self.b) - math.lgamma(self.a + self.b)
 
     @classmethod

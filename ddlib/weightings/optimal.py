@@ -1,5 +1,6 @@
 """Weighting that normalises the bound's integrand by its standard deviation."""
 
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from jaxtyping import Float, Float64
@@ -17,9 +18,9 @@ class Optimal(Weighting):
 
     .. math:: w'(z, t) = \frac{w(z, t)}{C \sqrt{m(t)^2 + v(t) / L}}
 
-    with m and v the mean and the variance of the bound's integrand at one position (theory section 12). The square root
-    is the root mean square (the standard deviation about 0) of the mean contribution of L tokens at t. The standard
-    deviation about the mean would vanish at t = 1, where all positions are noise. The factor is computed once per
+    with m and v the mean and the variance of the bound's integrand at one position (theory section 12). The denominator
+    is the root mean square of the loss per token of a sequence of L tokens at time t. The standard deviation about the
+    mean would vanish at t = 1, where all positions are noise. The factor is computed once per
     process from ``process.time_density(length)``; C normalises its mean over times to 1.
 
     Args:
@@ -32,6 +33,14 @@ class Optimal(Weighting):
     def __init__(self, length: int = 1) -> None:
         self.length = check_count("length", length)
         self._densities: WeakKeyDictionary[ForwardProcess, Tabulated] = WeakKeyDictionary()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Attributes without the cached densities, whose keys are weak references: they cannot be pickled."""
+        return {name: value for name, value in vars(self).items() if name != "_densities"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._densities = WeakKeyDictionary()
 
     @property
     def about(self) -> str:

@@ -5,6 +5,7 @@ import inspect
 import json
 import pickle
 import warnings
+from array import array
 from pathlib import Path
 
 import pytest
@@ -271,12 +272,30 @@ class Hidden(dd.schedules.Schedule):
         return self._alpha(t)
 
 
+def with_array(*powers):
+    return PerWord(Linear(), array("d", powers))
+
+
 test_other_arguments_are_refused = refuses(r"""
     Tree(WORDS).load_state_dict(Tree(OTHER).state_dict())
         | ValueError | another Tree: parents\[3\] is 2 there, 1 here
     Masked(5, Hidden(2)).load_state_dict(Masked(5, Hidden(3)).state_dict())
         | ValueError | schedule\.power is 3 there, 2 here
+    Tree({0: WORDS}.values()).load_state_dict(Tree({0: OTHER}.values()).state_dict())
+        | ValueError | another Tree: parents\[0\]\[3\] is 2 there, 1 here
+    with_array(1, 2).load_state_dict(with_array(1, 3).state_dict())
+        | ValueError | another PerWord: powers\[1\] is 3\.0 there, 2\.0 here
 """)
+
+
+def test_parents_given_as_clusters_are_recorded_as_lists():
+    draws = (torch.randn(12, 3, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    first, second = (dd.hierarchies.semantic_clusters(vectors, 3) for vectors in draws)
+    one, other = dd.presets.hdlm_levels(first), dd.presets.hdlm_levels(second)
+    assert dd.values(one)["hierarchy"]["parents"] == [first.parents[0].tolist()]
+    same("processes", one)
+    with pytest.raises(ValueError, match=r"of another Hierarchical: hierarchy\.parents\[0\]"):
+        other.load_state_dict(one.state_dict())
 
 
 def test_learned_numbers_are_loaded_into_a_process_of_the_same_start():

@@ -1,5 +1,7 @@
 """Child logits: probabilities of tokens, the same bound, from the columns of a family."""
 
+import pickle
+
 import pytest
 import torch
 from cases import examples, slow_but
@@ -301,3 +303,12 @@ def test_a_tree_with_a_childless_state_is_refused():
         dd.Children(hollow)
     with pytest.raises(TypeError, match="tree is 3, must be"):
         dd.Children(3)
+
+
+def test_a_used_parameterization_is_pickled():
+    tree = dd.hierarchies.Tree([[0, 0, 1, 1]])
+    children, logits = dd.Children(tree), torch.randn(2, 6)
+    children.families(0), children.levels_of(tree)
+    again = pickle.loads(pickle.dumps(children))
+    assert torch.equal(again.token_logits(logits), children.token_logits(logits))
+    assert again.levels_of(tree) == children.levels_of(tree)

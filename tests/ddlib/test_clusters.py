@@ -390,6 +390,8 @@ def test_a_csv_file_gives_a_tree(tmp_path):
     file.write_text('token,parent\ncat,"pets, mostly"\ndog,"pets, mostly"\n\nivy,plant\noak,plant\n', encoding="utf-8")
     parents, names = csv_parents(file, VOCABULARY)
     assert parents[0].tolist() == [0, 0, 1, 1] and names == [["pets, mostly", "plant"]]
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())  # a byte order mark, as spreadsheets write it
+    assert csv_parents(file, VOCABULARY)[1] == names
     file.write_text("cat,a\ncat,b\n")
     with pytest.raises(ValueError, match="line 2: token 'cat' occurs twice"):
         csv_parents(file, VOCABULARY)

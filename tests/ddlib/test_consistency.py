@@ -174,6 +174,17 @@ def test_child_logits_and_half_precision():
     assert dd.consistency_loss(process, logits.bfloat16(), target.bfloat16(), *rest).dtype == torch.float32
 
 
+def test_states_outside_the_mask_are_not_checked():
+    """Padding may hold a state that its token cannot become, as in ``training_loss``."""
+    process, x, mask = KINDS["masked"], torch.zeros(1, 3, dtype=torch.int64), torch.tensor([[True, True, False]])
+    z_t, z_s, logits = torch.tensor([[3, 3, 1]]), torch.tensor([[0, 3, 1]]), torch.zeros(1, 3, 3, requires_grad=True)
+    given_ = logits, logits, x, z_t, torch.tensor([0.8]), z_s, torch.tensor([0.4])
+    dd.consistency_loss(process, *given_, mask=mask).backward()
+    assert logits.grad.isfinite().all() and (logits.grad[~mask] == 0).all()
+    with pytest.raises(ValueError, match=r"^z\[0, 2\] = 1 has probability 0"):
+        dd.consistency_loss(process, *given_)
+
+
 M, T5, S3 = KINDS["masked"], torch.tensor([0.5, 0.6]), torch.tensor([0.1, 0.6])
 X, Z = torch.zeros(2, 2, dtype=torch.int64), torch.full((2, 2), 3)
 L, L4, EARLY = torch.zeros(2, 2, 3), torch.zeros(2, 2, 4), torch.tensor([0.1, 0.2])

@@ -283,6 +283,25 @@ def test_a_window_is_its_schedule_in_another_time(schedule, start, length, u):
     assert torch.allclose(window.inverse(at(0.3)), start + (end - start) * schedule.inverse(at(0.3)))
 
 
+def test_a_window_of_a_window_has_the_support_of_both():
+    """So windows that it leaves free are filled, or refused."""
+    nested, t = Window(Window(Linear(), 0.37, 1.0), 0.0, 0.6), at(0.1, 0.3, 0.45, 0.6, 0.8)
+    assert nested.support == pytest.approx((0.222, 0.6))
+    found, flat = (Hierarchical(TREE, [each, Linear()]) for each in (nested, Window(Linear(), 0.37 * 0.6, 0.6)))
+    torch.testing.assert_close(found.occupancies(t), flat.occupancies(t), rtol=1e-12, atol=1e-12)
+    in_turn = Hierarchical(TREE, [Window(Window(Linear(), 0.0, 0.5), 0.0, 0.6), Window(Linear(), 0.3, 1.0)])
+    assert isinstance(in_turn.chain, TurnChain)
+
+
+@pytest.mark.parametrize("ends", [(0.1 + 0.2, 0.3), (0.3, 0.1 + 0.2)])
+def test_windows_that_touch_up_to_rounding_have_a_density(ends):
+    touching, exact = (
+        Hierarchical(TREE, [Window(Linear(), 0, end), Window(Linear(), start, 1)]).time_density(8)
+        for end, start in (ends, (0.3, 0.3))
+    )
+    torch.testing.assert_close(touching.masses, exact.masses, rtol=1e-6, atol=0)
+
+
 test_refusals = refuses(
     r"""
     Hierarchical(TREE, [Linear()] * 3) | ValueError | holds 3 schedules, must be one, or one for each of the 2 edges
@@ -294,6 +313,7 @@ test_refusals = refuses(
       must end at 1
     Hierarchical(TREE, [Window(Linear(), 0, 0.3), Window(Linear(), 0.4, 1)]) | ValueError | from t = 0.3 to 0.4
     Hierarchical(TREE, [Window(Linear(), 0.1, 0.5), Window(Linear(), 0.5, 1)]) | ValueError | from t = 0 to 0.1
+    Hierarchical(TREE, [Window(Window(Linear(), 0.5, 1), 0, 0.5), Window(Linear(), 0.5, 1)]) | ValueError | 0 to 0.25
     Hierarchical(TREE, [Linear(), Geometric()]) | ValueError | schedule\[1\] is Geometric.*must be 1 at its start
     Hierarchical(TREE, [Linear(), Symbolic("exp(-t/(1-t))")]) | ValueError | 0 in float64 before its end
     Masked(4, Window(Linear(), 0, 0.5)) | ValueError | acts from t = 0 to 0.5, must act from 0 to 1
@@ -309,6 +329,8 @@ test_refusals = refuses(
     Rate("1/(1-t) - 2") | ValueError | is -1 at t = .*must be a rate
     dd.presets.staged([0, 0, 1, 1], overlap=1.5) | ValueError | overlap is 1.5
     dd.presets.staged([[0, 0, 1, 1], [0, 0]]) | ValueError | staged_levels
+    Hierarchical.from_occupancies(TREE, "1 - t") | TypeError | formulas is '1 - t', must be a list of one formula
+    Hierarchical.from_occupancies([[0, 0, 1, 1]], ["1 - t", "t*(1-t)"]) | TypeError | hierarchy is \[\[0, 0, 1, 1\]\]
     Hierarchical.from_occupancies(TREE, ["1 - t"]) | ValueError | holds 1 formulas, must hold one for each of the 2
     Hierarchical.from_occupancies(TREE, ["1 - t", "t"]) | ValueError | formulas\[1\] = t tends to 1 at t = 1, must be 0
     Hierarchical.from_occupancies(TREE, ["t", "1 - t"]) | ValueError | formulas\[0\] = t tends to 0 at t = 0, must be 1

@@ -233,6 +233,8 @@ test_bad_arguments_are_refused = refuses(r"""
     Tree([[0, 0, 1]], speed=[1.0, 1000.5]) | ValueError | ^speed\[1\] is .*in \[0\.001, 1000\]
     Map(torch.tensor([0, 2]), 2) | ValueError | ^parents holds 2, must be in \[0, 2\)
     Map(torch.tensor([[0, 1]]), 2) | ValueError | ^parents has shape \(1, 2\)
+    Tree([[0, 0, 1]]).under(-1) | ValueError | ^state is -1, must be in \[0, 6\)
+    Tree([[0, 0, 1]]).under(6) | ValueError | ^state is 6, must be in \[0, 6\)
 """)
 
 

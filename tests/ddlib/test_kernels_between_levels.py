@@ -17,6 +17,7 @@ from test_memory import LiveBytes
 
 import ddlib as dd
 from ddlib.hierarchies import Banded, Blur, Dense, Kernels, Soft, Sparse, Tree
+from ddlib.hierarchies.maps import to_masks
 from ddlib.processes import Hierarchical, Noisy
 from ddlib.samplers import Ancestral, Confidence, Euler, FirstHitting, LeftToRight, Overshoot, Psi, Remask
 from ddlib.schedules import Cosine, Linear
@@ -248,6 +249,16 @@ def test_a_loss_builds_nothing_over_states(scale):
         assert recorder.largest <= (2**22 if scale > 1 else max(logits.numel(), 256**2))  # where masses underflow
 
 
+@pytest.mark.parametrize("masks", [1, 3])
+def test_memberships_of_a_large_vocabulary_are_not_built_densely(masks):
+    """The product with the edge to the masks has equal rows, so no matrix of 5,000 times 1,000 entries is needed."""
+    index, probability = torch.arange(10_000).view(-1, 2) % 1000, torch.full((5000, 2), 0.5)
+    with LiveBytes() as recorder:
+        hierarchy = Kernels([Sparse(index, probability), to_masks(1000, masks)])
+    assert recorder.largest < 2**17
+    assert torch.allclose(hierarchy.between(0, 2).row(torch.arange(5)), torch.full((5, masks), 1 / masks).double())
+
+
 @pytest.mark.parametrize("name", PROCESSES)
 def test_plain_values_and_states_give_the_same_process(name):
     process, values = PROCESSES[name], dd.values(PROCESSES[name])
@@ -290,6 +301,9 @@ test_refusals = refuses(
     Dense([[1.5, -0.5]]) | ValueError | matrix row 0 holds -0.5, must be at least 0
     Dense([[1.0, 0.0]]) | ValueError | gives state \[1\] of the upper level no child
     Sparse([[0, 1]], [[1.0]]) | ValueError | must both be \(children, k\)
+    Sparse([[0.7, 1.2]], [[0.5, 0.5]]) | TypeError | index has dtype torch.float32, must be integers
+    Banded(3, [1] * 7) | ValueError | must be \(n,\) with n odd and at most 5 for 3 states
+    Banded(3, [1] * 5, cyclic=True) | ValueError | with n odd and at most 3 for 3 states
     Banded(4, [1, 1]) | ValueError | weights has shape \(2,\), must be \(n,\) with n odd
     Banded(4, [1, -1, 1]) | ValueError | weights holds -1.0
     Kernels([Dense(MEMBERS), Banded(3, [1])]) | ValueError | maps\[0\] leads to 2 clusters, maps\[1\] starts from 3

@@ -100,6 +100,13 @@ def test_a_balanced_bound_has_the_mean_of_the_bound(name, steps):
     assert float(found.mean()) == pytest.approx(expected, abs=4.5 * error)
 
 
+@pytest.mark.parametrize("steps", [3, 4])
+def test_a_balanced_bound_counts_a_window_that_ends_within_a_step(steps):
+    process, x = dd.presets.staged([0, 0, 1, 1]), torch.zeros(6000, 1, dtype=torch.int64)
+    found = dd.bound(process, lambda z, t: torch.zeros(*z.shape, 4), x, seeded(), levels="balanced", steps=steps).total
+    assert float(found.mean()) == pytest.approx(math.log(4), abs=max(4.5 * float(found.std()) / 6000**0.5, 1e-6))
+
+
 @pytest.mark.parametrize(
     ("process", "share"),
     [(dd.presets.mdlm(64), 0.01), (dd.presets.hdlm(torch.arange(64) // 8), 0.75), (dd.presets.gidd(64, 0.1), 0.75)],

@@ -139,6 +139,15 @@ def test_results_made_in_inference_mode_serve_a_training_step():
     assert bool(logits.grad.isfinite().all())
 
 
+@pytest.mark.parametrize("options", [{"xi": 0.8}, {"learn_speeds": True}], ids=str)
+def test_a_process_built_in_inference_mode_is_trained_with(options):
+    with torch.inference_mode():
+        process = dd.presets.hdlm([0, 0, 1, 1], **options)
+    x, t, logits = torch.randint(4, (2, 5)), torch.tensor([0.3, 0.6]), torch.zeros(2, 5, 4, requires_grad=True)
+    dd.training_loss(process, logits, x, process.sample(x, t), t).backward()
+    assert bool(logits.grad.isfinite().all())
+
+
 @pytest.mark.parametrize("sigma", [0.01, 0.7, 40.0])
 def test_the_derivative_by_the_duration_is_the_product_with_the_rates(sigma):
     exponential = MatrixExponential(drawn(6, 0.1, 1.0, 2))

@@ -211,6 +211,24 @@ def test_a_forced_landing_stays_inside_the_cluster():
     assert set(landed.flatten().tolist()) == {0, 1}
 
 
+def test_the_network_decides_forced_descents_from_several_masks():
+    process = Noisy(Tree([[0, 0, 1, 1]], xi=0.9, masks=3), Linear(), 0.1)
+    logits = torch.tensor([0.0, 90.0, 0.0, 0.0]).expand(30, 4, 4)
+    z, t = torch.randint(6, 9, (30, 4)), torch.ones(30)
+    landed = process.sample_given_level(logits, z, t, t * 0, None, torch.Generator().manual_seed(0), force=True)
+    assert set(landed.flatten().tolist()) == {1}
+
+
+@pytest.mark.parametrize("hierarchy", [Flat(4, masks=3), Tree([[0, 0, 1, 1]], xi=0.9, masks=2)], ids=str)
+def test_several_masks_have_the_reverse_rates_and_the_bound_of_the_chain(hierarchy):
+    process = Noisy(hierarchy, Linear(), 0.2)
+    x, z, t = everything(process, 0.4)
+    logits = torch.randn(len(x), 1, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    p = logits.softmax(-1)
+    near(process.reverse_rate(p, z, t), dd.processes.ForwardProcess.reverse_rate(process, p, z, t))
+    near(dd.nelbo(process, logits, x, z, t), dd.nelbo(process, logits, x, z, t, method="generic"))
+
+
 @pytest.mark.parametrize("parameterization", ["cavity", "posterior"])
 @pytest.mark.parametrize("mean", [True, False])
 def test_the_fused_loss_is_the_loss(parameterization, mean):

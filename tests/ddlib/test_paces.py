@@ -336,8 +336,9 @@ def test_a_custom_pace_is_verified():
     assert dd.verify(Halves()).ok
 
 
-def test_speeds_are_differentiated_where_gradients_are_off():
-    with torch.no_grad():
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_speeds_are_differentiated_where_gradients_are_off(mode):
+    with mode():
         assert Halves().speeds(torch.tensor([0.2, 0.8], dtype=F64), torch.zeros(2, 2, dtype=F64)).tolist() == [
             [0.0, 2.0], [2.0, 0.0]
         ]  # fmt: skip

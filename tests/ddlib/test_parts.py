@@ -107,6 +107,7 @@ PER_LEVEL = {"kind": "per_level", "factors": [1, 0.5], "weighting": "clip:high=3
          CORRECTED),
         ("samplers", {"kind": "corrected", "predictor": "ancestral", "corrector": {"kind": "gibbs", "positions": 4},
                       "steps": 2}, CORRECTED),
+        ("hierarchies", "tree:parents=[[0,0,1,1],[0,0]],speed=[1,2,1]", "Tree(levels=(4, 2, 1, 1), "),
         ("times", "beta:a=2,b=1", "Beta(a=2.0, b=1.0)"),
         ("times", {"kind": "bell", "spread": 2}, "Bell(mean=0.0, spread=2.0)"),
         ("weightings", "clip:2", repr(dd.weightings.Clip(2.0))),
@@ -158,6 +159,7 @@ test_an_error_names_the_place_the_value_and_the_rule = refuses(r"""
     build({"kind": "masked"}) | ValueError | process.schedule: is missing
     build({"kind": "masked", "schedule": {"kind": "polynomial", "powr": 2}})
         | ValueError | process.schedule.powr: no such key; did you mean power.; process.schedule.power: is missing
+    build({"kind": "masked", "schedule": {"kind": "polynomial", "power": True}}) | ValueError | should not be a boolean
     build({"kind": "masked", "schedule": "polynomial:-1"}) | ValueError | process.schedule: power is -1.0, must be
     build({"kind": "no_such_module:make"}) | ValueError | process.kind: 'no_such_module:make': No module .* PYTHONPATH
     build({"kind": "math:nothing"}) | ValueError | process.kind: 'math:nothing': .* has no 'nothing'

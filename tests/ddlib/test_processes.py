@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from refusals import refused_with, refuses
 
 import ddlib as dd
-from ddlib.processes import GIDD, ForwardProcess, Hierarchical, RateMatrix, Uniform
+from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked, PerWord, RateMatrix, Uniform
 from ddlib.processes.matrix_exponential import LevelExponential, MatrixExponential
 from ddlib.schedules import Geometric, Linear
 from ddlib.testing import strategies
@@ -404,3 +404,23 @@ def test_times_that_are_shared_have_the_answers_and_derivatives_of_each_alone(si
         torch.testing.assert_close(answer, alone, rtol=1e-13, atol=0)
     slopes = [torch.autograd.grad((weights * answer).sum(), given)[0] for answer in (shared, alone)]
     torch.testing.assert_close(*slopes, rtol=1e-10, atol=0)
+
+
+IMPOSSIBLE = {
+    "hdlm": (dd.presets.hdlm([0, 0, 1, 1]), 5),
+    "gidd": (GIDD(4, 0.0), 2),
+    "masked": (Masked(4, Linear()), 2),
+    "noisy": (dd.processes.Noisy(dd.hierarchies.Flat(4), Linear(), 0.0), 2),
+    "per word": (PerWord(Linear(), [1.0, 2.0, 3.0, 4.0]), 2),
+    "default": (Plain(Masked(4, Linear())), 2),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_a_state_that_no_token_can_become_stays(name):
+    """A token, or a cluster, without the token of the network; and a mask at time 0, as a prompt may be."""
+    process, state = IMPOSSIBLE[name]
+    p, z = torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(1, 2, 4), torch.tensor([[state, process.num_states - 1]])
+    t, s = torch.tensor([[0.5, 0.0]]), torch.tensor([[0.2, 0.0]])
+    assert torch.equal(process.posterior(p, z, t, s), torch.nn.functional.one_hot(z, process.num_states).float())
+    assert bool((process.reverse_rate(p, z, t)[0, 0] == 0).all())

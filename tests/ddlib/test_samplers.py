@@ -8,7 +8,7 @@ from cases import slow_but
 from example_processes import Plain
 
 import ddlib as dd
-from ddlib.hierarchies import Tree
+from ddlib.hierarchies import Soft, Tree
 from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform
 from ddlib.samplers import Ancestral, FirstHitting, Sampler
 from ddlib.schedules import Cosine, Geometric, Linear
@@ -199,6 +199,21 @@ def test_tokens_stay_inside_their_clusters_when_forced_or_when_xi_is_one(name, s
     left = left_clusters(process, states)
     plain = all(edge.spread is None for edge in process.hierarchy.maps)
     assert len(left) > 20 and bool(left.any()) != (plain or sampler.force_transition)  # else some do leave
+
+
+@pytest.mark.parametrize("xi", [1.0, 0.7])
+def test_forced_descents_from_each_of_several_masks_are_free(xi):
+    process, logits = Hierarchical(Tree([PARENTS], xi=xi, masks=3), Linear()), torch.randn(3, V)
+    masks = torch.arange(3) + process.num_states - 3
+    for target in (0, 1):
+        free, forced = (process.descendant_logits(logits, masks, 2, target, force) for force in (False, True))
+        assert torch.equal(free, forced) and bool(free.isfinite().all())
+
+
+def test_forced_descents_from_a_state_that_is_no_likeliest_parent_are_free():
+    process, logits = Hierarchical(Soft([[0.6, 0.4], [0.7, 0.3], [0.9, 0.1]]), Linear()), torch.randn(1, 3)
+    free, forced = (process.descendant_logits(logits, torch.tensor([4]), 1, 0, force) for force in (False, True))
+    assert torch.equal(free, forced)
 
 
 @unchecked

@@ -224,6 +224,16 @@ def user(alpha):
     return Masked(3, type("Mine", (Schedule,), {"alpha": lambda self, t, xp=torch: alpha(t)})())
 
 
+def test_the_flux_is_finite_where_alpha_vanishes_by_rounding():
+    class Sine(Schedule):
+        def alpha(self, t, xp=torch):
+            return 1 - xp.sin(xp.pi * t / 2)  # 0 in float64 just before t = 1, where its rate is then infinite
+
+    process, x, z, t = Masked(5, Sine()), torch.zeros(1, 2).long(), torch.full((1, 2), 5), torch.ones(1).double()
+    assert bool(process.weights(t).isfinite().all())
+    assert bool(dd.nelbo(process, torch.zeros(1, 2, 5), x, z, t).isfinite().all())
+
+
 def vanishing(t):
     return torch.exp(-t / (1 - t).clamp_min(1e-300))
 

@@ -5,11 +5,14 @@ import itertools
 import pytest
 import torch
 from cases import slow_but
-from fixtures import FOUR_TOKENS, LEVELS, D, Halves, V, every_pair, generate, plain
+from fixtures import FOUR_TOKENS, LEVELS, PARENTS, D, Halves, V, every_pair, generate, plain
 from fixtures import PAIR_OF_FOUR as PAIR
 
 import ddlib as dd
-from ddlib.samplers import Ancestral, FirstHitting
+from ddlib.hierarchies import Tree
+from ddlib.processes import Hierarchical, Masked
+from ddlib.samplers import Ancestral, Confidence, FirstHitting
+from ddlib.schedules import Cosine
 from ddlib.testing.oracle import exact_cavity
 from ddlib.typing import SparseDenoiser, SplitDenoiser, implements
 from ddlib_models import DiT
@@ -91,6 +94,35 @@ def test_a_closed_cluster_needs_the_logits_of_its_own_tokens_only():
     assert not suffices("levels-xi", 2, 1, True)  # the cluster's mass is that of all words
     for name, state, under in [("hdlm", V + 1, [2, 3]), ("hdlm", 4, [4]), ("levels", V + 4, [0, 1, 5])]:
         assert LEVELS[name].hierarchy.under(state).tolist() == under
+
+
+SEVERAL_MASKS = {
+    "flat": Masked(V, Cosine(), masks=3),
+    "tree": Hierarchical(Tree([PARENTS], masks=3), Cosine()),
+    "tree-xi": Hierarchical(Tree([PARENTS], xi=0.7, masks=3), Cosine()),
+}
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("sampler", [Ancestral, FirstHitting, Confidence])
+@pytest.mark.parametrize("name", SEVERAL_MASKS)
+def test_each_of_several_masks_needs_the_logits_of_all_tokens(name, sampler, force):
+    process, sampler = SEVERAL_MASKS[name], sampler(force_transition=force)
+    halves = Halves(process)
+    drawn = generate(process, halves, sampler, shape=(8, 5))
+    assert torch.equal(drawn, generate(process, plain(halves), sampler, shape=(8, 5)))
+    for mask in range(process.num_states - 3, process.num_states):
+        assert process.hierarchy.under(mask).tolist() == list(range(V))
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_child_logits_serve_each_of_several_masks(split):
+    """Masked diffusion with child logits of a tree with one mask."""
+    process, children = SEVERAL_MASKS["flat"], dd.Children(dd.hierarchies.Flat(V))
+    halves = Halves(process)
+    denoiser = halves if split else plain(halves)
+    drawn = generate(process, denoiser, parameterization=children)
+    assert torch.equal(drawn, generate(process, plain(halves)))
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -322,8 +322,9 @@ test_bad_numbers_are_refused_by_name_value_and_rule = refuses(r"""
     Tabulated([0.0, 0.9], [1.0]) | ValueError | edges run from 0 to 0.9, must increase from 0 to 1
     Tabulated([0.0, 0.5, 0.5, 1.0], [1.0] * 3) | ValueError | edges run from 0 to 1, must increase
     Tabulated([0.0, 1.0], [1.0, 2.0]) | ValueError | edges has shape \(2,\) and masses \(2,\), must be
-    Beta(0.0, 1.0) | ValueError | a is 0.0, must be in \[0.1, 100\]
-    Beta(1.0, math.nan) | ValueError | b is nan, must be in \[0.1, 100\]
+    Beta(0.0, 1.0) | ValueError | a is 0.0, must be in \[0.1, 40\]
+    Beta(1.0, math.nan) | ValueError | b is nan, must be in \[0.1, 40\]
+    Beta(41, 1.0) | ValueError | a is 41, must be in \[0.1, 40\]
     Bell(spread=0.1) | ValueError | spread is 0.1, must be in \[0.5, 10\]
     Bell(mean="0") | TypeError | mean is '0', must be a number in \[-3, 3\]
     Bell().weight(torch.tensor([0.5]), (0.5, 0.2)) | ValueError | interval is \(0.5, 0.2\)
@@ -332,6 +333,12 @@ test_bad_numbers_are_refused_by_name_value_and_rule = refuses(r"""
     dd.presets.hdlm([0, 0, 1]).time_density(8, [0.0, 1.0]) | ValueError | divergences\[0\] is 0.0.*positive
     dd.presets.gidd(4, 0.1).time_density(8, [1.0, 2.0]) | ValueError | divergences has 2.*one, for a token
 """)
+
+
+@pytest.mark.parametrize(("a", "b"), [(40.0, 1.0), (1.0, 40.0), (40.0, 0.1), (0.1, 40.0), (40.0, 40.0)])
+def test_the_largest_exponents_can_be_drawn_from(a, b):
+    drawn = dd.sample_times(4, generator=torch.Generator().manual_seed(0), density=Beta(a, b))
+    assert bool(((drawn >= 0) & (drawn < 1)).all())
 
 
 def test_a_density_has_a_repr_and_is_built_from_values():

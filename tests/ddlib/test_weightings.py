@@ -1,6 +1,7 @@
 """Weightings: what each rule makes of the bound's weights, in both losses."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -187,3 +188,10 @@ def test_a_custom_rule_is_verified_or_refuted():
     assert {type(one.process).__name__ for one in claims.runs(Dynamic())} == {"GIDD"}
     with pytest.raises(ValueError, match="supports none of masks"):
         claims.runs(PerLevel([1.0] * 9))
+
+
+def test_a_used_weighting_is_pickled():
+    weighting, process, t = Optimal(4), dd.presets.mdlm(5), torch.tensor([0.3, 0.7])
+    factor = weighting.factor(process, t)
+    again = pickle.loads(pickle.dumps(weighting))
+    assert repr(again) == repr(weighting) and torch.equal(again.factor(process, t), factor)

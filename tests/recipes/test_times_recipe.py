@@ -26,7 +26,7 @@ ALONE = World(0, 1, torch.device("cpu"))
     [
         ("bel", r"times.kind: nothing in times is called 'bel', did you mean 'bell'"),
         ("bell:width=2", r"times.width: no such key; bell has mean, spread"),
-        ("beta:a=0,b=1", r"times: a is 0.0, must be in \[0.1, 100\]"),
+        ("beta:a=0,b=1", r"times: a is 0.0, must be in \[0.1, 40\]"),
         ("beta", r"times.a: is missing"),
     ],
 )

@@ -19,7 +19,6 @@ RUN = "run"
 
 REQUIRED = inspect.Parameter.empty
 _ARGUMENTS = re.compile(r"\s*(?:\w+\s*=|[-+.\d\[{])")
-_COMMA = re.compile(r",(?![^\[{(]*[\]})])")
 
 
 @dataclass(frozen=True)
@@ -85,13 +84,25 @@ def expand(group: str, text: str, run: Any = None) -> dict[str, Any]:
     if not rest or not registry.is_registered(group, name):
         # arguments behind a misspelled name would hide which name is meant; else it is the path of an object
         return {"kind": name if _ARGUMENTS.match(rest) else text.removesuffix(":")}
-    pairs = [piece.partition("=") for piece in _COMMA.split(rest)]
+    pairs = [piece.partition("=") for piece in _pieces(rest)]
     if all(key.strip().isidentifier() and sign for key, sign, _ in pairs):
         return {"kind": name} | {key.strip(): parse(value.strip()) for key, _, value in pairs}
     first = next(iter(keys(group, name, run).values()), None)
     if first is None:
         raise ValueError(f"{text!r}: {name} takes no argument")
     return {"kind": name, first.name: rest if first.annotation is str else parse(rest)}
+
+
+def _pieces(text: str) -> list[str]:
+    """Split at the commas outside brackets."""
+    depth, pieces = 0, [""]
+    for character in text:
+        depth += (character in "[{(") - (character in "]})")
+        if character == "," and depth <= 0:
+            pieces.append("")
+        else:
+            pieces[-1] += character
+    return pieces
 
 
 def check(key: Key, value: Any) -> Any:
@@ -102,11 +113,17 @@ def check(key: Key, value: Any) -> Any:
     """
     from pydantic import TypeAdapter, ValidationError  # here: it takes a quarter of the time of import ddlib
 
+    if isinstance(value, bool) and not _takes_bool(key.annotation):  # pydantic takes it as 0 or 1
+        raise ValueError(f"Input should not be a boolean, got {value!r}")
     try:
         return TypeAdapter(key.annotation).validate_python(value)
     except ValidationError as error:
         reasons = dict.fromkeys(fault["msg"] for fault in error.errors())
         raise ValueError(f"{' or '.join(reasons)}, got {value!r}") from error
+
+
+def _takes_bool(annotation: Any) -> bool:
+    return annotation in (bool, Any, object) or any(map(_takes_bool, get_args(annotation)))
 
 
 def fills(parameter: Key, run: Any, values: Mapping[str, Any]) -> bool:

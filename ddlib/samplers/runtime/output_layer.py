@@ -1,5 +1,6 @@
 """Output layer of a denoiser, restricted to the logits that a descent depends on."""
 
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import cast
 
@@ -51,12 +52,16 @@ class FullOutput:
             level: level of the children in the tree of the output.
             parent: (N,) index of each row's parent in the level above.
         """
-        tree = cast(Children, self.layout).tree
+        tree, parent = cast(Children, self.layout).tree, self._member(level, parent)
         row = hidden.split(tree.levels[:-1], -1)[level]
         row = row.to(torch.promote_types(row.dtype, torch.float32))
         parents = tree.maps[level].parents
         logits = torch.where(parents == parent[:, None], row, -torch.inf)
         return logits, torch.arange(len(parents), device=row.device).expand_as(logits)
+
+    def _member(self, level: int, parent: Int64[Tensor, "N"]) -> Int64[Tensor, "N"]:
+        """Return the parents of ``level`` as members of the output's tree, where each of several masks is the root."""
+        return torch.zeros_like(parent) if level == cast(Children, self.layout).tree.depth - 1 else parent
 
     def under(
         self, hidden: Float[Tensor, "N D"], z: Int64[Tensor, "N"]
@@ -128,7 +133,7 @@ class Head(FullOutput):
         self, hidden: Float[Tensor, "N D"], level: int, parent: Int64[Tensor, "N"]
     ) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
         """Compute the logits of the children alone: K is the largest number of children of these parents."""
-        families = cast(Children, self.layout).families(level)
+        families, parent = cast(Children, self.layout).families(level), self._member(level, parent)
         return grouped(
             parent, families.members, lambda rows, key, _: self.product(hidden[rows], families.of(key).columns)
         )
@@ -142,9 +147,11 @@ class Head(FullOutput):
     def _token_columns(self, z: int, target: int, force: bool) -> Tensor | None:
         """Return the tokens whose logits determine the descendant of state ``z`` in level ``target``; None for all."""
         process = self.process
-        if not isinstance(process, LevelProcess) or z == process.num_states - 1:
+        if not isinstance(process, LevelProcess):
             return None
-        level = int(process.hierarchy.level_of(torch.tensor(z, device=process.hierarchy.starts.device)))
+        level = bisect_right(process.hierarchy.offsets, z) - 1
+        if level == process.hierarchy.depth:  # a mask
+            return None
         return process.hierarchy.under(z) if process.subtree_logits_suffice(level, target, force) else None
 
 
