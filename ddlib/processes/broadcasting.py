@@ -5,7 +5,6 @@ from collections.abc import Callable
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from ddlib.schedules import Schedule
 from ddlib.times.base import INTERIOR
@@ -178,7 +177,9 @@ def normalised_or_stay(
                  [0.0000, 1.0000]]])
     """
     total = joint.sum(-1, keepdim=True) if total is None else total
-    return torch.where(total > 0, quotient(joint, total), one_hot(z, joint.shape[-1]).to(joint.dtype))
+    possible = total > 0
+    probs = joint / torch.where(possible, total, 1.0)
+    return probs.scatter_add_(-1, z[..., None], (~possible).to(probs.dtype))
 
 
 def quotient(values: Float[Tensor, "B L S"], total: Float[Tensor, "B L 1"]) -> Float[Tensor, "B L S"]:
