@@ -68,8 +68,17 @@ class ChildTarget(TokenTarget):
         return torch.cat(levels, -1)
 
     def reach(self) -> Bool[Tensor, "B L n"]:
-        """Return which states are children of each state, i.e. reachable by one jump."""
-        return self.process.reverse_rate(self._uniform(), self.z, self.t)[..., : self.columns] > 0
+        """Return which states are children of each state, whatever the time.
+
+        Ordered samplers descend at times at which the window of the edge may not act, and the rate is 0.
+        """
+        hierarchy, found = cast(LevelProcess, self.process).hierarchy, []
+        level = hierarchy.level_of(self.z)
+        for i, edge in enumerate(hierarchy.maps):
+            child = edge.parents == hierarchy.local(self.z, i + 1)[..., None]
+            every = torch.ones_like(child) if i + 1 == hierarchy.depth else child  # a mask has all as children
+            found.append((level == i + 1)[..., None] & every)
+        return torch.cat(found, -1)
 
 
 @dataclass(frozen=True)

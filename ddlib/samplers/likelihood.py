@@ -263,7 +263,12 @@ def check_likelihood(process: ForwardProcess, order: Sampler) -> None:
         )
     late = 1 - float(chances[0, 0, -1])
     require(
-        process.levels[-1] == 1 and (process.exact_ends or late <= 0),
+        process.levels[-1] == 1,
+        f"an exact likelihood needs a process with one mask, {process!r} has {process.levels[-1]}: which of them each "
+        f"position starts at is random; {_INSTEAD}",
+    )
+    require(
+        process.exact_ends or late <= 0,
         f"an exact likelihood needs a process with only masks at t = 1, {process!r} has a share of {late:.3g} of its "
         f"tokens below the mask; {_INSTEAD}",
     )

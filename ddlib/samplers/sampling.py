@@ -68,7 +68,9 @@ def sample(
         steps: number of steps, at least 1, by default 128. The network is called at most once per step in most samplers
             (``Sampler.max_model_calls``), and once more if t = 0 is not noise-free.
         prompt: (P,) or (B, P) tokens at the beginning, which are kept, P <= L; with ``infill`` states, where the mask
-            marks a position to draw.
+            marks a position to draw. Where tokens may be wrong (GIDD, uniform noise, ``Noisy``), a network with one
+            time per sequence relies on the prompt as on tokens at that time, so samples are not those of p(x | prompt);
+            a pace with a time per position, such as ``RandomOrder``, gives it time 0 at the prompt.
         infill: whether ``prompt`` may hold masks.
         times: (steps + 1,) a custom grid, decreasing from 1 to 0, in place of ``steps``, such as
             ``samplers.equal_jump_times``; for samplers that use the times (``Sampler.by_times``), or with

@@ -107,8 +107,9 @@ class TrainingRows:
         """Return the arguments of ``training_loss`` and ``linear_training_loss`` after x, z and t, for these states.
 
         The weight of a row is the number of its edges over the number of those whose loss the mode sums. The sum over
-        the positions of a row thus estimates the sum over all steps of its sequence. Its mean over the states of a
-        sequence, one for each step in a random order, is an upper bound of -log p(x); for masks the ordinary bound.
+        the positions of a row thus estimates the sum over all steps of its sequence. In "standard" its mean over the
+        states of a sequence, one for each step in a random order, is an upper bound of -log p(x); for masks the
+        ordinary bound. In the other modes it is a loss and no bound, with one weight for all edges of a row.
 
         Args:
             mode: "standard": the loss of the next edge of every position that is not a token yet. "edges" and "hard":

@@ -323,3 +323,16 @@ def test_a_gradient_of_the_classifier_is_available_in_inference_mode():
     expected = guided(guidance)
     with torch.inference_mode():
         assert torch.equal(guided(guidance), expected)
+
+
+@pytest.mark.parametrize("sampler", [dd.samplers.LeftToRight(), dd.samplers.Confidence()])
+def test_children_are_guided_at_times_at_which_their_edge_does_not_act(sampler):
+    """Ordered samplers pass one time for the whole sequence, at which a state of another stage may occur."""
+    process = dd.presets.staged([0, 0, 1, 1])
+
+    def label(states, t):
+        return (states[..., :4] @ torch.tensor([0.0, -3.0, 0.0, -3.0])).sum(1)
+
+    guidance = ClassifierBased(process, lambda z, t: torch.zeros(*z.shape, 4), label)
+    tokens = guided(guidance, sampler, shape=(300, 6), steps=12)
+    assert bool(((tokens % 2 == 0).double().mean(0) > 0.88).all())  # 1 / (1 + exp(-3)) = 0.953

@@ -457,3 +457,17 @@ test_bad_sizes_lags_and_measures_are_refused = refuses(r"""
     measured("a") | TypeError | measure has type str, must be a tensor of numbers
     dd.bound(dd.presets.mdlm(3), flat, X, pace="blocks") | TypeError | pace is .blocks., must be a ddlib\.paces\.Pace
 """)
+
+
+@pytest.mark.parametrize("process", [dd.processes.Uniform(4, dd.schedules.Linear()), dd.presets.mdlm(4)])
+def test_a_network_takes_time_zero_at_the_prompt_along_a_pace(process):
+    seen = []
+
+    def network(z, t):
+        seen.append(t[:, :2])
+        assert t.shape == z.shape
+        return torch.zeros(*z.shape, 4)
+
+    network.own_times = True
+    tokens = dd.sample(process, network, (5, 6), steps=3, prompt=torch.tensor([3, 1]), pace=dd.paces.RandomOrder())
+    assert tokens[:, :2].tolist() == [[3, 1]] * 5 and not torch.cat(seen).any()

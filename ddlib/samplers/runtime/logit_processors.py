@@ -126,8 +126,8 @@ def _forbidden(process: ForwardProcess, tokens: Sequence[int]) -> Bool[Tensor, "
         empty = (left == 0).nonzero()[:, 0].tolist()
         require(
             not empty,
-            f"forbidden holds all tokens of cluster {empty[:5]} of level {level}, must leave one in each: a state of "
-            "this cluster could become no token",
+            f"forbidden holds all tokens of cluster {empty[:5]} of level {level}, must leave one in each: a "
+            "sampler that keeps tokens in their cluster finds none for a state of this cluster",
         )
     return excluded
 

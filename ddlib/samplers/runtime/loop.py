@@ -106,7 +106,9 @@ def draw_along_pace(run: SamplingCall) -> Tokens:
 
     def path(u: Tensor) -> Times:
         uniforms = chance[:1].expand(len(u), -1) if len(u) != rows else chance
-        return pace.checked(pace.times(u, uniforms), uniforms)
+        times = pace.checked(pace.times(u, uniforms), uniforms)
+        # the network takes time 0 at the prompt: where tokens may be wrong, at a later time it would not rely on it
+        return torch.where(run.free, times, 0.0) if times.ndim == 2 and len(u) == rows else times
 
     if path(grid[:1].expand(rows)).ndim == 1 and not pace.random:  # one time for all positions
         return draw_tokens(replace(run, times=path(grid)))
