@@ -194,7 +194,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     check_lengths(data, length, packed=True)
     if cut := saved.rows == "wrapped":
         data = wrapped(data, length)
-    options = replace(options, sequences=check_sequences("sequences", options.sequences, data))
+    options = replace(options, sequences=check_sequences("sequences", options.sequences, data, world.size))
     pace = pace_of(saved, options)
     levels = shared(saved.process, pace, length, options.bound_levels)
     group = options.likelihood_group

@@ -41,7 +41,6 @@ except ImportError as error:
 NAME = "ddlib"
 GENERATED = 256
 """Default number of tokens of a task that sets none."""
-
 log = logging.getLogger(__name__)
 
 
@@ -229,10 +228,9 @@ class DiffusionLM(LM):
     def _job(self, context: str, options: dict[str, Any]) -> tuple[tuple[int, ...], float, int]:
         """Return prompt, temperature and number of tokens."""
         limit = min(int(options.get("max_gen_toks", GENERATED)), self.length // 2)
-        prompt, kept = self._words(context), self.length - (self._whole(limit) if self.saved.leads else limit)
-        prompt = prompt[max(len(prompt) - kept, 0) :]
+        words, new = self._words(context), self._whole(limit) if self.saved.leads else limit
         temperature = float(options.get("temperature", 1.0)) if options.get("do_sample") else 0.0
-        return tuple(prompt), temperature, limit
+        return tuple(words[max(len(words) + new - self.length, 0) :]), temperature, limit
 
     def _whole(self, count: int) -> int:
         """Round a number of positions to whole blocks of the pace."""

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-import yaml
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -23,7 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from ddlib.plot import BLUE, GREEN, GREY, ORANGE
-from recipes.config import read_loss
+from recipes.config import about_loss
 from recipes.console import command, plain_errors
 from recipes.logging import METRICS, Record, read_metrics
 from recipes.metrics import basis
@@ -125,24 +124,6 @@ def read_run(name: str, folder: Path) -> Run:
         if bounds and "sequences" in bounds[-1]
         else "",
     )
-
-
-def about_loss(recipe: Path) -> str:
-    """Return the recipe's description of the loss alone; other parts may need packages that are not installed."""
-    if not recipe.is_file():
-        return ""
-    values = yaml.safe_load(recipe.read_text(encoding="utf-8"))
-    try:
-        return read_loss(values.get("loss", {})).about(padded(values.get("data", {})))
-    except (ImportError, ValueError):  # a weighting of a package that is not installed
-        return ""
-
-
-def padded(data: Record) -> bool:
-    """Return whether rows have padding, from the plain values of a recipe's data: as ``Watch`` does in training."""
-    corpus = data.get("corpus") or {}
-    symbols = isinstance(corpus, dict) and "source" in corpus
-    return not data.get("wrap", False) and (not symbols or bool(corpus.get("ends", False)))
 
 
 def _level(name: str) -> str:

@@ -151,6 +151,24 @@ def read_loss(values: dict[str, Any]) -> Loss:
     return TypeAdapter(Loss).validate_python(_modern_loss(values))
 
 
+def about_loss(recipe: Path) -> str:
+    """Return the recipe's description of the loss alone; other parts may need packages that are not installed."""
+    if not recipe.is_file():
+        return ""
+    values = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    try:
+        return read_loss(values.get("loss", {})).about(_padded(values.get("data", {})))
+    except (ImportError, ValueError):  # a weighting of a package that is not installed
+        return ""
+
+
+def _padded(data: Mapping[str, Any]) -> bool:
+    """Return whether rows have padding, from the plain values of a recipe's data: as ``Watch`` does in training."""
+    corpus = data.get("corpus") or {}
+    symbols = isinstance(corpus, Mapping) and "source" in corpus
+    return not data.get("wrap", False) and (not symbols or bool(corpus.get("ends", False)))
+
+
 def _leaves(values: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         if isinstance(value, Mapping):

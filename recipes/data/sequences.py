@@ -65,8 +65,7 @@ class Ragged(Sequence[np.ndarray]):
 
     def select(self, rows: Int[np.ndarray, " m"]) -> "Ragged":
         """Return the sequences at these rows, in this order."""
-        lengths = self.lengths[rows]
-        offsets = np.concatenate([[0], lengths.cumsum()])
+        offsets = np.concatenate([[0], (lengths := self.lengths[rows]).cumsum()])
         shift = np.repeat(self.offsets[rows] - offsets[:-1], lengths)
         return Ragged(self.values[shift + np.arange(offsets[-1])], offsets)
 
@@ -183,7 +182,7 @@ def _matched(mine: Sequence[str], theirs: Sequence[str]) -> Int[np.ndarray, " V"
 
 
 END, PAD = ENDS = "[EOS]", "[PAD]"
-"""Names of the end of a sequence and of padding, which follow the symbols where a ``Layout`` has ends."""
+"""Names of end and padding, which follow the symbols if a ``Layout`` has ends."""
 
 
 @dataclass(frozen=True)

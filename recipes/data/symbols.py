@@ -10,7 +10,7 @@ import datasets
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Int
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer
 
 import ddlib as dd
 from ddlib import parts
@@ -30,7 +30,7 @@ from recipes.data.sequences import (
     labelled,
     numbered,
 )
-from recipes.data.tokens import SpecialIds, id_dtype
+from recipes.data.tokens import SpecialIds, id_dtype, named_tokenizer
 from recipes.data.writing import finish, once, tokenizer_hash
 
 CHUNK = 2**28
@@ -238,31 +238,6 @@ def _held_out(whole: Sequences, order: Int[np.ndarray, " N"], count: int, by: st
         name = whole.classes[int(without[0])]
         raise ValueError(f"by={by!r}: held_out={count} leaves no sequence of the class {name!r} to train on")
     return np.concatenate([order[labels == label][-share:] for label, share in enumerate(shares) if share])
-
-
-def named_tokenizer(symbols: Sequence[str], separator: str, ends: bool) -> Tokenizer:
-    """Return a tokenizer of the names of symbols: their ids are their places.
-
-    Args:
-        symbols: the names.
-        separator: what stands between names: a space, or nothing; then the longest name that fits is read.
-        ends: whether to add an end and padding behind them.
-    """
-    tokenizer = Tokenizer(models.WordLevel({name: place for place, name in enumerate(symbols)}))
-    if separator:
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    else:
-        names = "|".join(_literal(name) for name in sorted(symbols, key=len, reverse=True))
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(names), "isolated")
-        tokenizer.decoder = decoders.Fuse()
-    if ends:
-        tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in ENDS])
-    return tokenizer
-
-
-def _literal(name: str) -> str:
-    """Return a pattern of Oniguruma, the regular expressions of ``tokenizers``, that matches a name."""
-    return "".join(character if character.isalnum() else f"\\x{{{ord(character):x}}}" for character in name)
 
 
 def _table(sequences: Sequences, vocab: int, end: int | None) -> datasets.Dataset:

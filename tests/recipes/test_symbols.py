@@ -37,7 +37,7 @@ from recipes.data.sources.array import Array
 from recipes.data.sources.fasta import Fasta
 from recipes.data.sources.images import Images
 from recipes.data.sources.lines import Lines
-from recipes.data.symbols import named_tokenizer
+from recipes.data.tokens import named_tokenizer
 from recipes.engine import train
 from recipes.engine.parallel import World
 from recipes.model_io import open_saved
