@@ -336,3 +336,13 @@ def test_children_are_guided_at_times_at_which_their_edge_does_not_act(sampler):
     guidance = ClassifierBased(process, lambda z, t: torch.zeros(*z.shape, 4), label)
     tokens = guided(guidance, sampler, shape=(300, 6), steps=12)
     assert bool(((tokens % 2 == 0).double().mean(0) > 0.88).all())  # 1 / (1 + exp(-3)) = 0.953
+
+
+def test_a_right_classifier_guidance_with_windows_is_verified():
+    weight = torch.tensor([0.0, -3.0, 0.0, -3.0], dtype=F64)
+
+    def label(states, t):
+        return torch.nn.functional.logsigmoid((states[..., :4].double() @ weight).sum(1))
+
+    process = dd.presets.staged([0, 0, 1, 1])
+    assert dd.verify(ClassifierBased(process, Lookup(process, 1), label)).ok

@@ -221,7 +221,9 @@ def _tried(guided: Guidance) -> str:
 
 
 def _certain(guided: Guidance) -> str:
-    """Return the reason why Bayes's rule for tokens does not apply: states in level 0 may be noise."""
+    """Return the reason why Bayes's rule does not apply: an edge without jumps, or states in level 0 that are noise."""
+    if not all(low < LATE < high for low, high in (schedule.support for schedule in guided.process.schedules)):
+        return f"an edge has no jumps at t = {LATE:g}, so some changes lead to states of probability 0"
     if guided.on == "tokens":
         tokens = torch.arange(guided.process.vocab_size)[None]
         known = guided.process.token_likelihood(tokens, at(LATE))[0] > 0
