@@ -173,8 +173,10 @@ def bound(
         require(levels == "independent", f"levels is {levels!r}, pace {pace!r}: {rule}")
         able.check_time_input((pace.block or 0) if at_once else 0, repr(pace))
     z = process.sample(x, t, generator) if levels == "independent" else process.sample(x, t, generator, levels)
-    independent = _ends_within(process, s, t) if levels == "balanced" and steps is not None else None
-    if independent is not None and bool(independent.any()):
+    independent = None
+    if levels == "balanced" and steps is not None and any(one.support[1] < 1 for one in process.schedules):
+        independent = _ends_within(process, s, t)
+        # drawn for every batch, so that the draws of a row do not depend on the other rows
         z = torch.where(independent[:, None], process.sample(x, t, generator), z)
     clean = {"clean": x} if at_once else {}
     try:

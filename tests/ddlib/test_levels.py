@@ -180,3 +180,15 @@ def test_a_process_that_draws_in_its_own_way_is_refused_by_name():
         pytest.raises(TypeError, match="levels is 'balanced', which Silent does not support: its sample"),
     ):
         Silent(3, Linear()).check_levels("balanced")
+
+
+def test_the_balanced_bound_of_a_row_does_not_depend_on_the_batch_where_windows_end():
+    process, x = dd.presets.staged([0, 0, 1, 1]), torch.randint(4, (6, 3), generator=torch.Generator().manual_seed(0))
+
+    def bound(rows):
+        noise = dd.KeyedGenerator(0, 0, rows)
+        network = lambda z, t: torch.zeros(*z.shape, 4)  # noqa: E731
+        return dd.bound(process, network, x[rows], noise, steps=3, levels="balanced").total
+
+    together = bound(torch.arange(6))
+    assert all(torch.equal(bound(torch.tensor([row]))[0], together[row]) for row in range(6))
