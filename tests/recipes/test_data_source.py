@@ -1,5 +1,6 @@
 import gzip
 import json
+from inspect import signature
 
 import datasets
 import pyarrow as pa
@@ -65,7 +66,9 @@ def test_files_folders_and_recipes_are_cut_by_one_rule_and_coarse_cuts_name_it(t
     assert load_documents(Source(path="texts"))["text"][:] == ["one", "", "two"] * 2
     assert load_documents(Source(path="texts/a.txt"))["text"][:] == ["one", "", "two"]
     assert local("texts", "words.json", 1).train.sample_by == Source(path="texts").sample_by
-    assert local("texts", "words.json", 1).train.sample_by == adapt.parser().get_default("sample_by")
+    assert (
+        local("texts", "words.json", 1).train.sample_by == signature(adapt.corpus_for).parameters["sample_by"].default
+    )
     whole = Source(path="texts", sample_by="document", split="train[:-2]")
     message = (
         r"contains none of the 2 documents of texts: 2 .txt files, each document is a whole file \(--sample-by doc"
