@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,7 @@ def check_same_network(recipe: Recipe, model: nn.Module, folder: Path) -> None:
     if isinstance(model, Pretrained) and path.exists():
         recorded, theirs = True, json.loads(path.read_text(encoding="utf-8"))
         ours = json.loads(json.dumps(model.saved_arguments()))
-        defaults = {name: one.default for name, one in model._hub_mixin_init_parameters.items()}
+        defaults = {name: one.default for name, one in signature(type(model)).parameters.items()}
         names = (ours.keys() | theirs.keys()) & defaults.keys()
     else:
         recorded, defaults = False, {}
