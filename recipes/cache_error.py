@@ -108,7 +108,8 @@ class Subject:
         """Return mean and largest total variation of each block, over calls and positions that are not drawn yet."""
         saved, found = self.saved, []
         network = ModelWrapper(saved.process, saved.denoiser, saved.parameterization)
-        runs = (block_runs(network, self.x, self.free, self.pace, rule, self.steps, None) for rule in (False, keep))
+        given = network, self.x, self.order, self.free, self.pace
+        runs = (block_runs(*given, rule, self.steps, None) for rule in (False, keep))
         for (here, exact), (_, cached) in zip(*runs, strict=True):
             values = []
             for step in read_steps(self.order, exact, self.x[:, here], None):
