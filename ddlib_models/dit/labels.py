@@ -1,5 +1,6 @@
 """Label of a sequence: the vectors of classes, and a denoiser at fixed labels."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,7 +82,39 @@ def shown(label: Label) -> str:
     return f"of shape {tuple(label.shape)}" if isinstance(label, Tensor) else str(label)
 
 
-class Conditioned:
+class Wrapper(ABC):
+    """Weights and properties of the network whose outputs a wrapper returns."""
+
+    @property
+    @abstractmethod
+    def wrapped(self) -> nn.Module:
+        """The network."""
+
+    def output_weights(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
+        """Return the head's matrix and bias; see ``DiT.output_weights``."""
+        return self.wrapped.output_weights()
+
+    def siblings(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"], Int[Tensor, " n"]]:
+        """Return matrix, bias and rows of a head over children; see ``DiT.siblings``."""
+        return self.wrapped.siblings()
+
+    @property
+    def tree(self) -> Sequence[Int[Tensor, " n"]] | None:
+        """Parents of the tree whose children the head predicts; None if it predicts tokens."""
+        return self.wrapped.tree
+
+    @property
+    def block_size(self) -> int:
+        """Positions of a block, 0 without blocks."""
+        return self.wrapped.block_size
+
+    @property
+    def takes_memory(self) -> bool:
+        """True if the model takes the features of the previous call."""
+        return self.wrapped.takes_memory
+
+
+class Conditioned(Wrapper):
     """A ``DiT`` at fixed labels: a denoiser ``(z, t) -> logits``, from ``DiT.conditioned``.
 
     It has the methods of the model that samplers and losses use, so it is a split, sparse and block denoiser like the
@@ -97,6 +130,11 @@ class Conditioned:
     """
 
     own_times = True
+
+    @property
+    def wrapped(self) -> nn.Module:
+        """The conditional network."""
+        return self.model
 
     def __init__(self, model: nn.Module, label: Label) -> None:
         if model.labels is None:
@@ -146,29 +184,6 @@ class Conditioned:
     ) -> Float[Tensor, "B L V"]:
         """Compute logits behind a cache, or in its window; see ``DiT.extend``."""
         return self.model.extend(z, t, cache, label=self.label)
-
-    def output_weights(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
-        """Return the head's matrix and bias; see ``DiT.output_weights``."""
-        return self.model.output_weights()
-
-    def siblings(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"], Int[Tensor, " n"]]:
-        """Return matrix, bias and rows of a head over children; see ``DiT.siblings``."""
-        return self.model.siblings()
-
-    @property
-    def tree(self) -> Sequence[Int[Tensor, " n"]] | None:
-        """Parents of the tree whose children the head predicts; None if it predicts tokens."""
-        return self.model.tree
-
-    @property
-    def block_size(self) -> int:
-        """Positions of a block, 0 without blocks."""
-        return self.model.block_size
-
-    @property
-    def takes_memory(self) -> bool:
-        """True if the model takes the features of the previous call."""
-        return self.model.takes_memory
 
     @property
     def parameterization(self) -> Any:

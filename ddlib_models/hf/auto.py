@@ -6,7 +6,6 @@ No remote code is involved. The files are those of ``DiT.save_pretrained``, with
 Requires transformers: ``pip install 'ddlib[hf]'``.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 
 from ddlib_models.dit import DiT
 from ddlib_models.dit.inputs import Packing
-from ddlib_models.dit.labels import Conditioned, Label
+from ddlib_models.dit.labels import Conditioned, Label, Wrapper
 from ddlib_models.kv_cache import Cache
 from ddlib_models.window_cache import WindowCache
 
@@ -37,7 +36,7 @@ class DiTConfig(PreTrainedConfig):
         return {name: value for name, value in vars(self).items() if name in DiT.__signature__.parameters}
 
 
-class DiTModel(PreTrainedModel):
+class DiTModel(Wrapper, PreTrainedModel):
     """A ``DiT``, the attribute ``backbone``, as a transformers model: (z, t) -> logits over tokens.
 
     Args:
@@ -54,6 +53,11 @@ class DiTModel(PreTrainedModel):
         super().__init__(config)
         self.backbone = DiT(**config.arguments()) if backbone is None else backbone
         self.post_init()
+
+    @property
+    def wrapped(self) -> DiT:
+        """The ``DiT``."""
+        return self.backbone
 
     def _init_weights(self, module: nn.Module) -> None:
         """Do nothing: a ``DiT`` keeps the weights of its constructor or file."""
@@ -88,24 +92,6 @@ class DiTModel(PreTrainedModel):
         """Compute the head's input at some positions; see ``DiT.features_at``."""
         return self.backbone.features_at(z, t, positions, **options)
 
-    def output_weights(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
-        """Return the head's matrix and bias; see ``DiT.output_weights``."""
-        return self.backbone.output_weights()
-
-    def siblings(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"], Int[Tensor, " n"]]:
-        """Return matrix, bias and rows of a head over children; see ``DiT.siblings``."""
-        return self.backbone.siblings()
-
-    @property
-    def tree(self) -> Sequence[Int[Tensor, " n"]] | None:
-        """Parents of the tree whose children the head predicts; None if it predicts tokens."""
-        return self.backbone.tree
-
-    @property
-    def takes_memory(self) -> bool:
-        """True if the model takes the features of the previous call."""
-        return self.backbone.takes_memory
-
     @property
     def num_classes(self) -> int:
         """Number of classes of a label, 0 without labels."""
@@ -114,11 +100,6 @@ class DiTModel(PreTrainedModel):
     def conditioned(self, label: Label) -> Conditioned:
         """Return the denoiser at fixed labels; see ``DiT.conditioned``."""
         return self.backbone.conditioned(label)
-
-    @property
-    def block_size(self) -> int:
-        """Positions of a block, 0 without blocks."""
-        return self.backbone.block_size
 
     def prefill(self, x: Int[Tensor, "B L"], cache: Cache | None = None, *, label: Label = None) -> Cache:
         """Compute a cache; see ``DiT.prefill``."""
