@@ -81,8 +81,8 @@ class Options:
     length: int | None = None
     """Tokens of a sample; as in training by default, and at most 512 for a third-party model."""
     spacing: tuple[Literal["time", "jumps"], ...] = ("time",)
-    """Equal steps in time, or with equally many expected jumps in each step, for hierarchies. With both there are cells
-    of both for the samplers that support both, and of the first alone for the others."""
+    """Equal steps in time, or with equally many expected jumps in each step, for hierarchies. Given both,
+    samplers that support both have cells for each; other samplers have cells for the first alone."""
     temperature: tuple[float, ...] = (1.0,)
     """Temperatures of all distributions that are sampled; cells for each."""
     top_p: float = 1.0

@@ -77,13 +77,8 @@ class Guidance(Part):
         low, high = (check_number(f"interval[{i}]", end, 0, 1, "in [0, 1]") for i, end in enumerate(interval))
         require(low < high, f"interval is {interval!r}, must be two times, the earlier first")
         self.interval = (low, high)
-        stated = {name: Capabilities.of(part).parameterization for name, part in (denoisers or {}).items()}
-        found = next(iter(stated.values()), "cavity") if parameterization is None else parameterization
-        differ = parameterization is None and any(one != found for one in stated.values())
-        each = ", ".join(f"{name} has {one!r}" for name, one in stated.items())
-        require(not differ, f"parameterization is None, must be given: {each}")
-        layout_of(process, found)  # raises if unknown
-        self.of_parts = found
+        self.of_parts = _stated(denoisers or {}) if parameterization is None else parameterization
+        layout_of(process, self.of_parts)  # raises if unknown
         self._place = place_of(process) if on == "states" else TokenTarget
         if self._place is ChildTarget:
             layout_of(process, "children")  # raises if a state has no children
@@ -223,6 +218,14 @@ def check_widths(widths: Mapping[str, int]) -> None:
     """Raise ValueError unless the logits of all parts have the same number of columns."""
     listed = " and ".join(f"{name} has {columns} columns" for name, columns in widths.items())
     require(len(set(widths.values())) <= 1, f"{listed}, must have the same number: one vocabulary")
+
+
+def _stated(denoisers: Mapping[str, Denoiser]) -> Parameterization:
+    """Return the meaning of the logits that all denoisers state; "cavity" for none."""
+    stated = {name: Capabilities.of(part).parameterization for name, part in denoisers.items()}
+    each = ", ".join(f"{name} has {one!r}" for name, one in stated.items())
+    require(len({*stated.values()}) < 2, f"parameterization is None, must be given: {each}")
+    return next(iter(stated.values()), "cavity")
 
 
 def place_of(process: ForwardProcess) -> type[TokenTarget]:

@@ -108,9 +108,9 @@ def state_names(subject: ForwardProcess | Hierarchy, members: Sequence[Sequence[
     result: list[str] = []
     own = ((), *_names(subject).members)
     for level, size in enumerate(sizes):
-        default = (
-            ["mask"] if 0 < level == len(sizes) - 1 and size == 1 else [f"{'c' * level or 'w'}{i}" for i in range(size)]
-        )
+        default = [f"{'c' * level or 'w'}{i}" for i in range(size)]
+        if 0 < level == len(sizes) - 1 and size == 1:
+            default = ["mask"]
         if level < len(own) and len(own[level]) == size:
             default = list(own[level])
         names = list(given[level]) if level < len(given) else default

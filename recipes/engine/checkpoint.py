@@ -213,7 +213,7 @@ def check_folder(output: Output, model: torch.nn.Module, averaged: bool) -> None
     # weights and the average, and two moments of what is trained
     one = size * (1 + averaged) + 2 * trained
     held = sum(path.stat().st_size for path in (folder / CHECKPOINTS).rglob("*") if path.is_file())
-    # those kept, the best one, and the one being written, for which there must be room before another is removed
+    # room for the kept checkpoints, the best one, and the new one, which is written before an old one is removed
     needed, free = max(one * (output.keep + 2) - held, one), shutil.disk_usage(folder).free
     if free < needed:
         raise OSError(
