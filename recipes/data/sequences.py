@@ -12,6 +12,9 @@ from jaxtyping import Int
 LISTED = 5
 """Number of symbols that an error message lists."""
 
+END, PAD = ENDS = "[EOS]", "[PAD]"
+"""Names of end and padding, which follow the symbols if a ``Layout`` has ends."""
+
 
 class Ragged(Sequence[np.ndarray]):
     """Sequences of different lengths in one array: sequence i is ``values[offsets[i]:offsets[i + 1]]``.
@@ -65,7 +68,8 @@ class Ragged(Sequence[np.ndarray]):
 
     def select(self, rows: Int[np.ndarray, " m"]) -> "Ragged":
         """Return the sequences at these rows, in this order."""
-        offsets = np.concatenate([[0], (lengths := self.lengths[rows]).cumsum()])
+        lengths = self.lengths[rows]
+        offsets = np.concatenate([[0], lengths.cumsum()])
         shift = np.repeat(self.offsets[rows] - offsets[:-1], lengths)
         return Ragged(self.values[shift + np.arange(offsets[-1])], offsets)
 
@@ -179,10 +183,6 @@ class Sequences:
 def _matched(mine: Sequence[str], theirs: Sequence[str]) -> Int[np.ndarray, " V"]:
     places = {name: place for place, name in enumerate(theirs)}
     return np.array([places.get(name, -1) for name in mine] or [0], dtype=np.int64)
-
-
-END, PAD = ENDS = "[EOS]", "[PAD]"
-"""Names of end and padding, which follow the symbols if a ``Layout`` has ends."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ class Wrapped(Documents):
 
     def __init__(self, documents: Documents, length: int, begin: int, end: int, skip: int) -> None:
         self._documents, self._length, self._begin, self._end, self._skip = documents, length, begin, end, skip
-        self._starts, self.step = np.concatenate([[0], np.cumsum(documents.lengths.astype(np.int64) - skip)]), 1
+        self._starts = np.concatenate([[0], np.cumsum(documents.lengths.astype(np.int64) - skip)])
+        self.step = 1
 
     def __len__(self) -> int:
         return int(self._starts[-1]) // (self._length - EDGES)
