@@ -142,9 +142,15 @@ class CorpusStudy(Study):
             self.setting.prepare(work)
 
 
+def alone() -> World:
+    """Return a single process, with a GPU where there is one."""
+    return World(0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+
+
 def measured(folder: Path, texts: list[Path], draws: int = DRAWS) -> list[list[Terms]]:
     """Return the replicates of the bound of each text under the model in a run's folder."""
-    saved, world = open_saved(folder), World(0, 1, torch.device("cpu"))
+    world = alone()
+    saved = open_saved(folder, world.device)
     options = Options(run=str(folder), replicates=draws, scorer="none", times="optimal")
     density = drawn_from(saved, options)
     return [bounds(saved, open_prepared(text), options, world, density) for text in texts]

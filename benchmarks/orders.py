@@ -21,9 +21,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-
-from benchmarks.corpus_study import BUDGET, LENGTH, TINY, CorpusStudy, Model, collected, joined, known_runs, missing
+from benchmarks.corpus_study import (
+    BUDGET,
+    LENGTH,
+    TINY,
+    CorpusStudy,
+    Model,
+    alone,
+    collected,
+    joined,
+    known_runs,
+    missing,
+)
 from benchmarks.made import SCORER, Run, by_text, finished, less, shared, written
 from benchmarks.public_domain import SOURCES
 from benchmarks.study import EDGES, TWO
@@ -32,7 +41,6 @@ from recipes import frontier
 from recipes.config import Recipe, recipe_yaml
 from recipes.console import make_console
 from recipes.data import open_prepared
-from recipes.engine.parallel import World
 from recipes.engine.validation import over
 from recipes.metrics import Terms, read
 from recipes.model_io import LoadedModel, make_sampler, open_saved
@@ -180,14 +188,14 @@ class Orders(CorpusStudy):
             path = folder / f"{given.output.folder.name}.json"
             if path.exists() or not finished(given):
                 continue
-            saved = open_saved(given.output.folder)
+            saved = open_saved(given.output.folder, alone().device)
             values = {column(*one): by_text(self.read(options.work, saved, *one)) for one in self.read_along}
             path.write_text(json.dumps(values), encoding="utf-8")
             print(path.stem, {name: sum(one["nats"]) / sum(one["tokens"]) for name, one in values.items()}, flush=True)
 
     def read(self, work: Path, saved: LoadedModel, order: str, group: int) -> Terms:
         """Return the likelihood of the first test documents of every source along an order."""
-        sampler, world = make_sampler(saved, order, "orders"), World(0, 1, torch.device("cpu"))
+        sampler, world = make_sampler(saved, order, "orders"), alone()
         process, steps = saved.process, LENGTH * (len(saved.process.levels) - 1) // group
 
         def measured(batches: Any) -> Terms:

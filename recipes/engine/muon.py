@@ -28,39 +28,43 @@ class Muon(torch.optim.Muon):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Take one step of all weights that have a gradient."""
+        """Take one step of all weights that have a gradient; matrices of one shape are orthogonalised together."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
+            ahead = dict[torch.Size, dict[Tensor, Tensor]]()
             for weight in group["params"]:
                 if weight.grad is not None:
-                    self._update(weight, weight.grad, group)
+                    ahead.setdefault(weight.shape, {})[weight] = self._momentum(weight, weight.grad, group)
+            for shape, some in ahead.items():
+                stack = torch.stack([*some.values()])
+                turned = orthogonal(stack, group["ns_coefficients"], group["ns_steps"], group["eps"])
+                for weight, direction in zip(some, turned, strict=True):
+                    weight.mul_(1 - group["lr"] * group["weight_decay"])
+                    weight.add_(direction, alpha=-0.2 * group["lr"] * max(shape) ** 0.5)
         return loss
 
-    def _update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state, rate = self.state[weight], group["lr"]
+    def _momentum(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
+        state = self.state[weight]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(gradient)
         momentum = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
-        ahead = gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum
-        turned = orthogonal(ahead, group["ns_coefficients"], group["ns_steps"], group["eps"])
-        weight.mul_(1 - rate * group["weight_decay"])
-        weight.add_(turned, alpha=-0.2 * rate * max(weight.shape) ** 0.5)
+        return gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum
 
 
 def orthogonal(
-    matrix: Float[Tensor, "m n"], coefficients: tuple[float, float, float], steps: int, eps: float
-) -> Float[Tensor, "m n"]:
-    """Return U V' of a matrix U S V', by Newton-Schulz steps x <- a x + (b y + c y y) x, y = x x'.
+    matrices: Float[Tensor, "k m n"], coefficients: tuple[float, float, float], steps: int, eps: float
+) -> Float[Tensor, "k m n"]:
+    """Return U V' of each matrix U S V', by Newton-Schulz steps x <- a x + (b y + c y y) x, y = x x'.
 
     Singular values end at roughly 1. The steps are those of Jordan et al. (2024,
     https://kellerjordan.github.io/posts/muon): in bfloat16 on a GPU, else in float32.
     """
     a, b, c = coefficients
-    x = matrix.to(torch.bfloat16 if matrix.is_cuda else torch.float32)
-    tall = x.shape[0] > x.shape[1]
-    x = x.T if tall else x
-    x = x / x.norm().clamp(min=eps)
+    x = matrices.to(torch.bfloat16 if matrices.is_cuda else torch.float32)
+    tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if tall else x
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)
     for _ in range(steps):
-        y = x @ x.T
-        x = torch.addmm(x, torch.addmm(y, y, y, beta=b, alpha=c), x, beta=a)
-    return x.T if tall else x
+        y = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(y, y, y, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x

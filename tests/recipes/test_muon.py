@@ -46,10 +46,26 @@ def test_singular_values_come_near_one_and_vectors_stay(rows, columns, scale, se
     right, _ = torch.linalg.qr(torch.randn(columns, columns, generator=generator))
     few = min(rows, columns)
     values = 0.1 + 0.9 * torch.rand(few, generator=generator)
-    turned = orthogonal(scale * (left[:, :few] * values) @ right[:, :few].T, COEFFICIENTS, 5, 1e-7)
+    matrix = scale * (left[:, :few] * values) @ right[:, :few].T
+    turned, of_another_scale = orthogonal(torch.stack([matrix, 3 * matrix]), COEFFICIENTS, 5, 1e-7)
+    torch.testing.assert_close(of_another_scale, turned, atol=1e-4, rtol=0)
     inner = left[:, :few].T @ turned @ right[:, :few]
     assert ((inner.diagonal() > 0.5) & (inner.diagonal() < 1.3)).all()
     torch.testing.assert_close(inner, inner.diagonal().diag(), atol=1e-4, rtol=0)
+
+
+def test_weights_of_several_shapes_step_as_each_does_alone():
+    def stepped(*shapes):
+        weights = [torch.nn.Parameter(torch.full(shape, 0.5)) for shape in shapes]
+        optimizer = Muon(weights, lr=0.02, weight_decay=0.1)
+        for weight in weights:
+            weight.grad = torch.arange(weight.numel(), dtype=torch.float32).sin().view_as(weight)
+        optimizer.step()
+        return [weight.detach() for weight in weights]
+
+    shapes = [(6, 4), (4, 6), (6, 4), (5, 5)]
+    for together, shape in zip(stepped(*shapes), shapes, strict=True):
+        torch.testing.assert_close(together, *stepped(shape))
 
 
 def test_a_weight_without_a_gradient_stays_and_a_closure_is_called():
