@@ -1,217 +1,210 @@
-"""Quality of samplers and hierarchies, against variety and against network calls.
+"""The study of docs/frontier.md: samples of masks and HDLM-64, their quality, variety and network calls.
 
-    python -m benchmarks.frontier train WORK                     # the quickstart's two models and one of three levels
-    python -m benchmarks.frontier draw WORK --part 0 --of 2      # every cell; again to go on after a kill
-    python -m benchmarks.frontier judge WORK --scorer SCORER     # a causal language model, folder or name
-    python -m benchmarks.frontier report WORK --out benchmarks/results/frontier.json
+    python -m benchmarks.scales train WORK --budget 8            # the models; see there for the text and clusters
+    python -m benchmarks.frontier sample WORK --scorer SCORER [--part 0 --of 2]    # a causal language model
+    python -m benchmarks.frontier evaluate WORK --out benchmarks/results/frontier.json
     python -m benchmarks.frontier page WORK --out benchmarks/results/frontier.json --docs docs
     python -m benchmarks.frontier --smoke FOLDER                 # all of it, in seconds, with a random judge
 
-The protocol and what was expected stand in docs/frontier.md, written before the runs. A cell is a model, a sampler, a
-number of steps and a temperature; its texts have the same noise in every cell of a seed, as far as cells draw alike.
+The cells are those of ``recipes.frontier``. A killed command is resumed by the same command. Protocol and expectations
+are on the page, written before the samples were drawn.
 """
 
 import json
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-import torch
-from torch import Tensor
-
-import ddlib as dd
-from benchmarks import frontier_page
-from benchmarks.frontier_page import CALLS, FRONTIER, MODELS, Cell
-from benchmarks.made import SCORER, Study
-from benchmarks.measuring import machine
-from ddlib import parts
-from ddlib.hierarchies import save_clusters
-from ddlib.samplers import Sampler
-from recipes.comparison.training import ALONE, Config, Data, evaluate, train
+from benchmarks.corpus_study import LENGTH, CorpusStudy
+from benchmarks.made import SCORER, finished, shared, written
+from benchmarks.scales import Scales
+from benchmarks.table import Page
+from ddlib import plot
+from recipes import frontier
+from recipes.config import Recipe
 from recipes.console import make_console
-from recipes.embeddings import embeddings
-from recipes.embeddings.grouping import given_clusters
-from recipes.engine.run import Run
-from recipes.evaluation.frontier import quality
-from recipes.generation.calls import network_calls
-from recipes.metrics import scoring
-from recipes.quickstart import SMOKE, make_clusters, read_data, word_vectors
+from recipes.evaluation.frontier import COLOURS, curve_name
 
-Values = dict[str, Any]
-"""A part as recipes name it."""
-
-
-def tree(config: Config, data: Data, above: int) -> list[Tensor]:
-    """Return the quickstart's clusters of words, and clusters of these by the mean vector of their words.
-
-    Writes both into the folder of the run, where ``processes`` finds them.
-    """
-    parents, _ = make_clusters(config, data, make_console())
-    vectors = word_vectors(config, data)
-    size = int(parents.max()) + 1
-    sums = torch.zeros(size, vectors.shape[1]).index_add(0, parents, vectors)
-    means = sums / parents.bincount(minlength=size)[:, None]
-    levels = [parents, embeddings.cluster(means, above, seed=config.seed)]
-    for depth, path in enumerate(paths(config), start=1):
-        save_clusters(path, given_clusters(vectors, levels[:depth], data.prepared.fingerprint))
-    return levels
+MODELS = {"masks": "masks", "overlap 1 (HDLM-64)": "HDLM-64"}
+"""Models of docs/scales.md, and their names here."""
+NAMES = tuple(MODELS.values())
+SAMPLERS = ("ancestral", "first_hitting", "confidence", "entropy_bounded:gamma=1")
+TEMPERATURES = (0.85, 0.7)
+"""Temperatures besides 1, of ``ancestral``."""
+COMMON = ("scorer", "samples", "length")
+"""Settings that all runs share."""
 
 
-def paths(config: Config) -> list[str]:
-    """Return the files of the clusters: of words alone, and with clusters of these."""
-    return [str(config.out / f"levels-{depth}") for depth in (1, 2)]
+class Point(NamedTuple):
+    """A cell, the mean over the seeds."""
+
+    nats: float
+    error: float
+    entropy: float
+    calls: float
 
 
-def processes(config: Config) -> dict[str, Values]:
-    """Return the processes that are compared, as recipes name them."""
-    trees = ({"kind": "hdlm_levels", "clusters": path} for path in paths(config))
-    return dict(zip(MODELS, ({"kind": "mdlm"}, *trees), strict=True))
+def mean(cells: Sequence[Mapping[str, Any]]) -> Point:
+    """Return the mean of cells whose samples are independent."""
+    count = len(cells)
+    nats, entropy = (sum(cell[name]["value"] for cell in cells) / count for name in ("nats", "entropy"))
+    error = sum(cell["nats"]["error"] ** 2 for cell in cells) ** 0.5 / count
+    return Point(nats, error, entropy, sum(cell.get("calls", 0.0) for cell in cells) / count)
 
 
-def kept(config: Config, name: str, process: Values, data: Data) -> dict[str, float]:
-    """Train a model as the quickstart does and keep its weights; return its validation bound in nats per token."""
-    trained = train(config, {name: process}, data, make_console())[name]
-    found = evaluate(config, {name: trained}, data)[0][name].per_token
-    torch.save(trained.model.state_dict(), config.out / f"{name}.pt")
-    return {"value": found.value, "error": found.standard_error}
+def points(result: Mapping[str, Any]) -> dict[tuple[str, str, int], Point]:
+    """Return the cells by model, curve and number of calls that are allowed."""
+    found = dict[tuple[str, str, int], list[Mapping[str, Any]]]()
+    for run in result["runs"]:
+        for cell in run["cells"]:
+            found.setdefault((run["model"], curve_name(cell), cell["budget"]), []).append(cell)
+    return {key: mean(cells) for key, cells in found.items()}
 
 
-def opened(config: Config, name: str, process: Values, data: Data) -> Run:
-    """Return the run of a model with the weights that ``kept`` wrote."""
-    run = Run.prepare(replace(config.recipe(process), start="random"), ALONE, data.prepared)
-    run.objective.model.load_state_dict(torch.load(config.out / f"{name}.pt"))
-    run.objective.eval()
-    return run
+def held_out(result: Mapping[str, Any]) -> Point:
+    """Return quality and variety of held-out text, which all runs share."""
+    return mean([result["runs"][0]["held_out"]])
 
 
-def drawn(
-    path: Path, config: Config, run: Run, data: Data, count: int, told: dict[str, Any],
-    sampler: Sampler, steps: int, temperature: float = 1.0,
-) -> None:  # fmt: skip
-    """Draw the texts of a cell by the model of a run, unless they are there."""
-    if path.exists():
-        return
-    network = run.objective.model
-    with network_calls(network) as made:
-        words = dd.sample(
-            run.process, network, (count, config.window), sampler, steps,
-            temperature=temperature, generator=dd.KeyedGenerator(config.seed, 0, torch.arange(count)),
-        )  # fmt: skip
-    texts = [data.prepared.tokenizer.decode(row) for row in words.tolist()]
-    calls = made.sequences / count
-    result = told | {"seed": config.seed, "calls": calls, "words": words.tolist(), "texts": texts}
-    path.write_text(json.dumps(result), encoding="utf-8")
-    print(config.seed, path.stem, f"{calls:.1f} calls", flush=True)
+def tables(result: Mapping[str, Any]) -> str:
+    """Return the table of the page: a row for every curve and number of calls."""
+    found, real = points(result), held_out(result)
+    lines = [
+        "In each cell: the judge's nats per token, the entropy of a sample's tokens in nats, and the network calls of "
+        f"a sample. Held-out text has {real.nats:.3f} ± {real.error:.3f} and {real.entropy:.2f}.",
+        "",
+        f"| sampler, calls allowed | {' | '.join(NAMES)} | {NAMES[1]} less {NAMES[0]} |",
+        "| --- |" + " --- |" * (len(NAMES) + 1),
+    ]
+    for curve, budget in sorted({key[1:] for key in found}):
+        row = [found.get((model, curve, budget)) for model in NAMES]
+        shown = ["-" if p is None else f"{p.nats:.3f} ± {p.error:.3f}, {p.entropy:.2f}, {p.calls:.1f}" for p in row]
+        masks, tree = row
+        less = "-"
+        if masks is not None and tree is not None:
+            less = f"{tree.nats - masks.nats:+.3f} ± {(masks.error**2 + tree.error**2) ** 0.5:.3f}"
+        lines.append(f"| {curve}, {budget} | {' | '.join(shown)} | {less} |")
+    return "\n".join(lines)
 
 
-def judged(paths: Iterable[Path], name: str) -> None:
-    """Score the texts of these files that are not scored yet, by a causal language model."""
-    scorer = scoring.load_scorer(name)
-    for path in paths:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if "scores" in told:
-            continue
-        found = scoring.score(scorer, told["texts"])
-        told["scores"] = {"nats": found.nats.tolist(), "tokens": found.tokens.tolist()}
-        told["judge"] = {"name": Path(name).name, "revision": scorer.revision}
-        path.write_text(json.dumps(told), encoding="utf-8")
-        print(path.name, f"{found.nats.sum() / found.tokens.sum():.3f} nats", flush=True)
+def draw_entropy(result: Mapping[str, Any], path: Path) -> None:
+    """Draw quality against variety: temperatures of ``ancestral``, a curve for each model and number of calls."""
+    found, real = points(result), held_out(result)
+    figure, (axes,) = plot.panels(size=(6.0, 4.2))
+    warm = ["ancestral", *(f"ancestral, temperature {one:g}" for one in TEMPERATURES)]
+    budgets = sorted({budget for _, curve, budget in found if curve == warm[-1]})
+    for colour, model in zip(COLOURS, NAMES, strict=False):
+        for style, budget in zip(("o-", "s--"), budgets, strict=False):
+            row = [found[model, curve, budget] for curve in warm]
+            axes.plot([p.entropy for p in row], [p.nats for p in row], style, color=colour, markersize=4,
+                      label=f"{model}, {budget} calls")  # fmt: skip
+    axes.plot(real.entropy, real.nats, "*", color=plot.DARK, markersize=10, label="held-out text")
+    axes.set(xlabel="entropy of a sample's tokens, nats", ylabel="judge's nats per token")
+    axes.set_title(f"ancestral, temperature 1, {', '.join(map(str, TEMPERATURES))}", loc="left", fontweight="bold")
+    axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path)
 
 
-def summary(told: dict[str, Any]) -> dict[str, Any]:
-    """Return quality, variety and calls of a cell."""
-    scores = scoring.Scores(torch.tensor(told["scores"]["nats"]), torch.tensor(told["scores"]["tokens"]), 0)
-    about = {key: told[key] for key in ("cell", "calls") if key in told}
-    return {**about, "seed": told["seed"], **quality(told["words"], scores)}
+def draw_calls(result: Mapping[str, Any], path: Path) -> None:
+    """Draw quality against network calls at temperature 1, a panel for each model."""
+    found = points(result)
+    curves = [curve for curve in dict.fromkeys(key[1] for key in found) if "temperature" not in curve]
+    figure, panels = plot.panels(1, len(NAMES), size=(4.2, 3.8))
+    ends = [p.nats + sign * p.error for (_, curve, _), p in found.items() if curve in curves for sign in (-1, 1)]
+    for panel, model in zip(panels, NAMES, strict=True):
+        for colour, curve in zip(COLOURS, curves, strict=False):
+            row = sorted(
+                (p for (one, name, _), p in found.items() if (one, name) == (model, curve)), key=lambda p: p.calls
+            )
+            if row:
+                panel.errorbar([p.calls for p in row], [p.nats for p in row], [p.error for p in row], fmt="o-",
+                               color=colour, markersize=4, label=curve)  # fmt: skip
+        panel.set(xscale="log", xlabel="network calls of a sample", ylim=(min(ends) - 0.05, max(ends) + 0.05))
+        panel.set_xticks(ticks := sorted({budget for *_, budget in found}), labels=list(map(str, ticks)))
+        panel.minorticks_off()
+        panel.set_title(model, loc="left", fontweight="bold")
+    panels[0].set(ylabel="judge's nats per token")
+    panels[-1].legend(frameon=False, fontsize=8)
+    figure.savefig(path)
+
+
+def draw(result: Mapping[str, Any], images: Path) -> None:
+    """Draw both pictures."""
+    draw_entropy(result, images / "frontier.png")
+    draw_calls(result, images / "calls.png")
 
 
 @dataclass(frozen=True)
-class SpeechStudy(Study):
-    """A study of samples of the quickstart's models."""
+class Frontier(CorpusStudy):
+    """Samples of the models that the study of scales trained."""
 
+    results = Page("frontier", "frontier", tables, draw)
+    commands = ("train", "sample", "evaluate", "page")
     flags = SCORER
-    config: Config = field(default_factory=Config)
-    seeds: tuple[int, ...] = (0, 1)
-    texts: int = 128
-    """Number of samples of each cell."""
-    above: int = 8
-    """Number of clusters of clusters."""
+    models: Scales = field(default_factory=lambda: Scales(names=tuple(MODELS), budgets={8: (0, 1)}))
+    samplers: tuple[str, ...] = SAMPLERS
+    calls: tuple[int, ...] = (8, 16, 32, 64)
+    """Network calls of a sample."""
+    warm: tuple[int, ...] = (16, 64)
+    """Network calls at the other temperatures."""
+    samples: int = 48
+    """Samples of each cell."""
 
     @classmethod
     def tiny(cls) -> Self:
-        """Return the quickstart's smallest models, one seed and two texts."""
-        return cls(SMOKE, (0,), 2, 4)
+        """Return the models at tiny sizes and few samples."""
+        models = replace(Scales.tiny(), names=tuple(MODELS))
+        return cls(models.setting, models, SAMPLERS[:2], (2, 4), (4,), 2)
 
-    def at(self, work: Path, seed: int) -> tuple[Config, Path]:
-        """Return the configuration of a seed, and the folder of its texts; make both folders."""
-        folder = work / str(seed)
-        config = replace(self.config, seed=seed, out=folder / "models")
-        config.out.mkdir(parents=True, exist_ok=True)
-        return config, folder
+    def inputs(self, work: Path) -> None:
+        """Prepare a few speeches, and what ``benchmarks.scales`` computes from them."""
+        super().inputs(work)
+        if not (work / "memberships.json").exists():
+            self.models.prepare(Namespace(work=work))
 
-    def judge(self, options: Namespace) -> None:
-        """Score every cell that is drawn and not judged, and the held-out text."""
-        for seed in self.seeds:
-            config, folder = self.at(options.work, seed)
-            if not (folder / "held-out.json").exists():
-                data = read_data(config, make_console())
-                tokens = data.validation.tokens
-                windows = tokens[:: len(tokens) // self.texts][: self.texts].tolist()
-                texts = [data.prepared.tokenizer.decode(row) for row in windows]
-                content = json.dumps({"seed": seed, "words": windows, "texts": texts})
-                (folder / "held-out.json").write_text(content, encoding="utf-8")
-        judged(sorted(options.work.glob("*/*.json")), options.scorer)
-
-    def report(self, options: Namespace) -> None:
-        """Write all results into one file."""
-        work = options.work
-        told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(work.glob("*/*.json"))]
-        bounds = {str(seed): torch.load(work / str(seed) / "told.pt")["bounds"] for seed in self.seeds}
-        found = {
-            "machine": machine(), "command": f"python -m benchmarks.{self.results.name}", "texts": self.texts,
-            "judge": told[0]["judge"], "bounds": bounds,
-            "held-out": [summary(one) for one in told if "cell" not in one],
-            "cells": [summary(one) for one in told if "cell" in one],
-        }  # fmt: skip
-        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-
-
-@dataclass(frozen=True)
-class Frontier(SpeechStudy):
-    """Models, samplers, numbers of steps and temperatures."""
-
-    results = frontier_page.PAGE
-    commands = ("train", "draw", "judge", "report", "page")
-    cells: tuple[Cell, ...] = tuple(sorted({*FRONTIER, *CALLS}))
-
-    @classmethod
-    def tiny(cls) -> Self:
-        """Return cells of few steps."""
-        full = super().tiny()
-        return replace(full, cells=tuple(cell for cell in full.cells if cell.steps <= 16))
+    def runs(self, work: Path) -> Iterator[tuple[str, int, Recipe]]:
+        """Yield the name, seed and recipe of each model."""
+        for name, _, seed, given in self.models.runs(work):
+            yield MODELS[name], seed, given
 
     def train(self, options: Namespace) -> None:
-        """Train all models of all seeds, and keep weights, clusters and bounds."""
-        for seed in self.seeds:
-            config, folder = self.at(options.work, seed)
-            data = read_data(config, make_console())
-            parents = tree(config, data, self.above)
-            bounds = {name: kept(config, name, process, data) for name, process in processes(config).items()}
-            torch.save({"parents": parents, "bounds": bounds}, folder / "told.pt")
+        """Train the models that ``benchmarks.scales`` has not trained."""
+        shared([given for *_, given in self.runs(options.work) if not finished(given)], options)
 
-    def draw(self, options: Namespace) -> None:
-        """Draw every cell of every seed that is not there yet."""
-        for seed in self.seeds:
-            config, folder = self.at(options.work, seed)
-            data = read_data(config, make_console())
-            runs = {name: opened(config, name, process, data) for name, process in processes(config).items()}
-            for cell in self.cells[options.part :: options.of]:
-                path, sampler = folder / f"{cell.name}.json", parts.build("samplers", cell.sampler)
-                told = {"cell": cell._asdict()}
-                run = runs[cell.model]
-                drawn(path, config, run, data, self.texts, told, sampler, cell.steps, cell.temperature)
+    def sample(self, options: Namespace) -> None:
+        """Draw and judge the cells of every finished model that are not there."""
+        for model, seed, given in list(self.runs(options.work))[options.part :: options.of]:
+            if not finished(given):
+                continue
+            common: dict[str, Any] = dict(scorer=str(options.scorer), samples=self.samples, length=LENGTH, seed=seed)
+            usual, warm = self.files(options.work, given)
+            spacing = ("time",) if model == "masks" else ("time", "jumps")
+            cells = dict(samplers=self.samplers, calls=self.calls, spacing=spacing)
+            self.cells(given, usual, common | cells)
+            self.cells(given, warm, common | dict(samplers=("ancestral",), calls=self.warm, temperature=TEMPERATURES))
+
+    def cells(self, given: Recipe, out: Path, values: Mapping[str, Any]) -> None:
+        """Measure cells of a run by ``recipes.frontier``."""
+        out.parent.mkdir(exist_ok=True)
+        frontier.frontier(frontier.Options(run=str(given.output.folder), out=out, **values), make_console())
+
+    def files(self, work: Path, given: Recipe) -> tuple[Path, Path]:
+        """Return the result files of a run: of all samplers, and of the other temperatures."""
+        name = given.output.folder.name
+        return work / "cells" / f"{name}.json", work / "cells" / f"{name}-temperatures.json"
+
+    def evaluate(self, options: Namespace) -> None:
+        """Write the result file."""
+        runs = []
+        for model, seed, given in self.runs(options.work):
+            told = [json.loads(p.read_text(encoding="utf-8")) for p in self.files(options.work, given) if p.exists()]
+            if told:
+                cells = [cell for one in told for cell in one["cells"]]
+                about = {name: told[0]["protocol"][name] for name in COMMON} | {"starts": told[0]["starts"]}
+                runs.append(dict(model=model, seed=seed, held_out=told[0]["held_out"], cells=cells) | about)
+        written(options.out, {"runs": runs})
 
 
 STUDY = Frontier()

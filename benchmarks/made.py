@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -21,7 +21,8 @@ from ddlib import Measure
 from recipes.config import Recipe
 from recipes.engine import train
 from recipes.engine.checkpoint import name_of
-from recipes.metrics import Terms
+from recipes.evaluation.frontier import quality
+from recipes.metrics import Terms, scoring
 
 Run = dict[str, Any]
 """Entry of a result file for one run."""
@@ -144,3 +145,24 @@ def curve(folder: Path) -> list[tuple[int, float, float]]:
     """Return the validation bounds during training: step, nats per token, standard error."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [(r["step"], r["nats_per_token"], r["standard_error"]) for r in records if r["kind"] == "bound"]
+
+
+def judged(paths: Iterable[Path], name: str) -> None:
+    """Score the texts of these files that are not scored yet, by a causal language model."""
+    scorer = scoring.load_scorer(name)
+    for path in paths:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        if "scores" in told:
+            continue
+        found = scoring.score(scorer, told["texts"])
+        told["scores"] = {"nats": found.nats.tolist(), "tokens": found.tokens.tolist()}
+        told["judge"] = {"name": Path(name).name, "revision": scorer.revision}
+        path.write_text(json.dumps(told), encoding="utf-8")
+        print(path.name, f"{found.nats.sum() / found.tokens.sum():.3f} nats", flush=True)
+
+
+def summary(told: dict[str, Any]) -> dict[str, Any]:
+    """Return quality, variety and calls of a cell."""
+    scores = scoring.Scores(torch.tensor(told["scores"]["nats"]), torch.tensor(told["scores"]["tokens"]), 0)
+    about = {key: told[key] for key in ("cell", "calls") if key in told}
+    return {**about, "seed": told["seed"], **quality(told["words"], scores)}

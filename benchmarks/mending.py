@@ -10,18 +10,26 @@ A hierarchy with wrong tokens, ``dd.processes.Noisy``, is trained as the quickst
 with and without correctors, from the same noise as far as possible.
 """
 
+import json
 from argparse import Namespace
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
 
 import torch
 
-from benchmarks.frontier import SpeechStudy, Values, drawn, kept, opened, paths, tree
+import ddlib as dd
+from benchmarks.made import SCORER, Study, judged, summary
+from benchmarks.measuring import machine
 from benchmarks.table import Page
+from ddlib.hierarchies import save_clusters
 from ddlib.samplers import Ancestral, Corrected, Gibbs, SelfCorrection
-from recipes.comparison.training import Config
+from recipes.comparison.training import ALONE, Config, Data, evaluate, train
 from recipes.console import make_console
-from recipes.quickstart import read_data
+from recipes.embeddings.grouping import given_clusters
+from recipes.engine.run import Run
+from recipes.generation.calls import network_calls
+from recipes.quickstart import SMOKE, make_clusters, read_data, word_vectors
 
 MODEL, SHARE, STEPS = "noisy", 0.2, 32
 """Name; share of uniform noise among tokens; steps of the sampler."""
@@ -34,9 +42,52 @@ WAYS = {
 KEYS = ("nats", "entropy")
 
 
-def noisy(config: Config) -> Values:
-    """Return the process, as recipes name it."""
-    return {"kind": "hdlm_noisy", "clusters": paths(config)[0], "p_uniform": SHARE}
+Values = dict[str, Any]
+"""A part as recipes name it."""
+
+
+def noisy(config: Config, data: Data) -> Values:
+    """Write the quickstart's clusters of tokens into the folder of the run; return the process."""
+    path = config.out / "levels-1"
+    if not path.with_suffix(".json").exists():
+        parents, _ = make_clusters(config, data, make_console())
+        save_clusters(path, given_clusters(word_vectors(config, data), [parents], data.prepared.fingerprint))
+    return {"kind": "hdlm_noisy", "clusters": str(path), "p_uniform": SHARE}
+
+
+def kept(config: Config, process: Values, data: Data) -> dict[str, float]:
+    """Train the model as the quickstart does and keep its weights; return its validation bound in nats per token."""
+    trained = train(config, {MODEL: process}, data, make_console())[MODEL]
+    found = evaluate(config, {MODEL: trained}, data)[0][MODEL].per_token
+    torch.save(trained.model.state_dict(), config.out / f"{MODEL}.pt")
+    return {"value": found.value, "error": found.standard_error}
+
+
+def opened(config: Config, process: Values, data: Data) -> Run:
+    """Return the run of the model with the weights that ``kept`` wrote."""
+    run = Run.prepare(replace(config.recipe(process), start="random"), ALONE, data.prepared)
+    run.objective.model.load_state_dict(torch.load(config.out / f"{MODEL}.pt"))
+    run.objective.eval()
+    return run
+
+
+def drawn(path: Path, way: str, config: Config, run: Run, data: Data, count: int) -> None:
+    """Draw the samples of a way by the model of a run, unless they are there."""
+    if path.exists():
+        return
+    network, sampler = run.objective.model, WAYS[way]
+    generator = dd.KeyedGenerator(config.seed, 0, torch.arange(count))
+    with network_calls(network) as made:
+        tokens = dd.sample(run.process, network, (count, config.window), sampler, STEPS, generator=generator)
+    result = {
+        "cell": {"model": MODEL, "way": way, "sampler": repr(sampler), "steps": STEPS},
+        "seed": config.seed,
+        "calls": made.sequences / count,
+        "words": tokens.tolist(),
+        "texts": [data.prepared.tokenizer.decode(row) for row in tokens.tolist()],
+    }
+    path.write_text(json.dumps(result), encoding="utf-8")
+    print(config.seed, path.stem, f"{result['calls']:.1f} calls", flush=True)
 
 
 def tables(results: dict[str, Any]) -> str:
@@ -57,25 +108,66 @@ def tables(results: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Mending(SpeechStudy):
+class Mending(Study):
     """Samples of one model with and without correctors."""
 
     results = Page("mending", "mending", tables)
     commands = ("draw", "judge", "report", "page")
+    flags = SCORER
+    config: Config = field(default_factory=Config)
+    seeds: tuple[int, ...] = (0, 1)
+    texts: int = 128
+    """Number of samples of each cell."""
+
+    @classmethod
+    def tiny(cls) -> Self:
+        """Return the quickstart's smallest model, one seed and two texts."""
+        return cls(SMOKE, (0,), 2)
+
+    def at(self, work: Path, seed: int) -> tuple[Config, Path]:
+        """Return the configuration of a seed, and the folder of its texts; make both folders."""
+        folder = work / str(seed)
+        config = replace(self.config, seed=seed, out=folder / "models")
+        config.out.mkdir(parents=True, exist_ok=True)
+        return config, folder
 
     def draw(self, options: Namespace) -> None:
         """Train the model of every seed and draw its samples every way; existing results are kept."""
         for seed in self.seeds:
             config, folder = self.at(options.work, seed)
-            data, made = read_data(config, make_console()), folder / "told.pt"
-            if not made.exists():
-                parents = tree(config, data, self.above)[:1]
-                bounds = {MODEL: kept(config, MODEL, noisy(config), data)}
-                torch.save({"parents": parents, "bounds": bounds}, made)
-            run = opened(config, MODEL, noisy(config), data)
-            for way, sampler in WAYS.items():
-                about = {"cell": {"model": MODEL, "way": way, "sampler": repr(sampler), "steps": STEPS}}
-                drawn(folder / f"{way.replace(' ', '_')}.json", config, run, data, self.texts, about, sampler, STEPS)
+            data, bounds = read_data(config, make_console()), folder / "bounds.pt"
+            process = noisy(config, data)
+            if not bounds.exists():
+                torch.save({MODEL: kept(config, process, data)}, bounds)
+            run = opened(config, process, data)
+            for way in WAYS:
+                drawn(folder / f"{way.replace(' ', '_')}.json", way, config, run, data, self.texts)
+
+    def judge(self, options: Namespace) -> None:
+        """Score every cell that is drawn and not judged, and the held-out text."""
+        for seed in self.seeds:
+            config, folder = self.at(options.work, seed)
+            if not (folder / "held-out.json").exists():
+                data = read_data(config, make_console())
+                tokens = data.validation.tokens
+                windows = tokens[:: len(tokens) // self.texts][: self.texts].tolist()
+                texts = [data.prepared.tokenizer.decode(row) for row in windows]
+                content = json.dumps({"seed": seed, "words": windows, "texts": texts})
+                (folder / "held-out.json").write_text(content, encoding="utf-8")
+        judged(sorted(options.work.glob("*/*.json")), options.scorer)
+
+    def report(self, options: Namespace) -> None:
+        """Write all results into one file."""
+        work = options.work
+        told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(work.glob("*/*.json"))]
+        found = {
+            "machine": machine(), "command": "python -m benchmarks.mending", "texts": self.texts,
+            "judge": told[0]["judge"],
+            "bounds": {str(seed): torch.load(work / str(seed) / "bounds.pt") for seed in self.seeds},
+            "held-out": [summary(one) for one in told if "cell" not in one],
+            "cells": [summary(one) for one in told if "cell" in one],
+        }  # fmt: skip
+        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 STUDY = Mending()

@@ -25,8 +25,7 @@ from typing import Any, Self
 import torch
 
 from benchmarks.corpus_study import BUDGET, LENGTH, TINY, CorpusStudy, Model, collected, known_runs, missing
-from benchmarks.frontier import judged, summary
-from benchmarks.made import SCORER, finished, shared, written
+from benchmarks.made import SCORER, finished, judged, shared, summary, written
 from benchmarks.study import EDGES, TWO
 from benchmarks.table import Page
 from ddlib.hierarchies import soft_memberships

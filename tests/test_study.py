@@ -58,9 +58,13 @@ def ways(result):
         assert texts.gradient(way).value > 0 and texts.spread(way).over(texts.spread(way)) == "1.00 (1.00 to 1.00)"
 
 
-def judged(result):
-    assert result["judge"]["name"] == "judge" and len(result["held-out"]) == 1
-    assert all(0 < cell["calls"] <= cell["cell"]["steps"] for cell in result["cells"])
+def sampled(result):
+    assert [run["model"] for run in result["runs"]] == ["masks", "HDLM-64"]
+    for run in result["runs"]:
+        assert run["held_out"]["nats"]["value"] > 0 and run["scorer"]["name"]
+        assert all(0 < cell["calls"] <= cell["budget"] for cell in run["cells"])
+        assert {cell["temperature"] for cell in run["cells"]} == {1.0, 0.85, 0.7}
+    assert {cell["spacing"] for cell in result["runs"][1]["cells"]} == {"time", "jumps"}
 
 
 def mended(result):
@@ -69,7 +73,7 @@ def mended(result):
     assert result["bounds"]["0"]["noisy"]["value"] > 0 and len(result["held-out"]) == 1
 
 
-CHECKS = {"study": budgets, "blocks": sizes, "signal": ways, "frontier": judged, "mending": mended}
+CHECKS = {"study": budgets, "blocks": sizes, "signal": ways, "frontier": sampled, "mending": mended}
 """Relations that hold at every size."""
 
 
