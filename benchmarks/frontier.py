@@ -149,7 +149,7 @@ class Frontier(CorpusStudy):
     """Network calls of a sample."""
     warm: tuple[int, ...] = (16, 64)
     """Network calls at the other temperatures."""
-    samples: int = 48
+    samples: int = 32
     """Samples of each cell."""
 
     @classmethod

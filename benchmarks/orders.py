@@ -100,10 +100,12 @@ def likelihood_table(runs: Sequence[Run], millions: float) -> Iterator[str]:
     yield "| --- |" + " --- |" * (2 + len(orders))
     for name in dict.fromkeys(run["process"] for run in runs):
         for run in (run for run in runs if run["process"] == name):
-            cells = [f"{run['all_sources']['value']:.3f} ({measure(run['above_masks'], '+')})"]
-            for order in orders:
-                value = run["likelihood"].get(order)
-                cells.append("-" if value is None else f"{value['value']:.3f} ({measure(value['above_masks'], '+')})")
+            values = {"bound": run["all_sources"] | {"above_masks": run["above_masks"]}} | run["likelihood"]
+            shown = {
+                order: f"{one['value']:.3f}" + ("" if name == "masks" else f" ({measure(one['above_masks'], '+')})")
+                for order, one in values.items()
+            }
+            cells = [shown.get(order, "-") for order in ("bound", *orders)]
             yield f"| {name} | {run['seed']} | {' | '.join(cells)} |"
 
 
