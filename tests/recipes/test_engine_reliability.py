@@ -356,6 +356,7 @@ def test_changes_without_saved_state_are_refused_by_name(folder, whole, change, 
     assert (folder / name / "recipe.yaml").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_an_average_that_a_checkpoint_lacks_starts_at_its_weights(folder, capsys):
     run = given(folder, "unaveraged", steps=2)
     without = replace(run, optimizer=replace(run.optimizer, ema=0.0))

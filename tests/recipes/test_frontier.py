@@ -70,6 +70,7 @@ def test_without_a_scorer_there_are_entropy_and_calls(options):
     assert options.out.with_suffix(".png").exists()
 
 
+@pytest.mark.slow
 def test_temperatures_and_spacings_have_cells(options, capsys):
     changed = replace(options, samplers=("ancestral", "confidence"), calls=(4,), temperature=(1.0, 0.5))
     cells = run(replace(changed, spacing=("time", "jumps")))["cells"]

@@ -58,6 +58,7 @@ def test_the_peak_is_that_of_the_flag_or_of_the_name(monkeypatch):
     assert utilisation.device_peak(Hardware(bf16=True), cuda) is None
 
 
+@pytest.mark.slow
 def test_seconds_at_the_peak(tmp_path):
     run = prepared(tmp_path)
     known = replace(run.recipe, hardware=Hardware(threads=1, peak=1e-3))
