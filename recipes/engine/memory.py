@@ -17,7 +17,10 @@ from torch.utils._pytree import tree_leaves
 
 from ddlib.typing import implements
 from recipes.config import Recipe, at_least
+from recipes.engine.along_order import AlongOrder
+from recipes.engine.consistency import target
 from recipes.engine.model_protocols import Blocks
+from recipes.engine.noisy import Noisy
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.engine.setup import Rehearsal, micro_batch
@@ -142,13 +145,13 @@ def layouts(recipe: Recipe, devices: int) -> list[Layout]:
         # gradients are there during a pass if one went before, or if they are views of the buckets that are exchanged
         stays = world.size > 1 or recipe.batch > rows
         growth = held if stays else fresh
-        activations = growth.part(0, rows, lambda values: list(values)[-1])
+        activations = growth.part(-3, rows, lambda values: list(values)[-1])
         fixed = weights + state / share + average
         training = fixed + gathered + gradients * stays + max(growth.peak(rows), gradients * (not stays))
         buckets = gradients * (world.size > 1 and not shard)
         return Layout(
             name, rows, weights, gradients, state / share, average, gathered, activations,
-            growth.part(1, rows) - activations, training, fixed + gathered + buckets + validation.peak(rows),
+            growth.part(-2, rows) - activations, training, fixed + gathered + buckets + validation.peak(rows),
         )  # fmt: skip
 
     names = ["one device", f"copies on {devices} (DDP)", f"shards on {devices} (FSDP2)"]
@@ -177,14 +180,23 @@ def _growths(run: Run, few: int) -> tuple[Growth, Growth, Growth]:
 
         return call
 
+    def trained(noisy: Noisy, kept: Tensor, sooner: Noisy | None) -> None:
+        taught = target(run.objective.answer, run.averaged, sooner)
+        run.called(noisy, kept, scale, taught)[0].backward()
+
     for name in ("_fused", "_plain", "predict"):
         setattr(run.objective, name, cutting(getattr(run.objective, name)))
     found, scale = [], torch.ones((), device=run.world.device)
     for rows in (few, 2 * few):
         run.recipe = replace(run.recipe, batch=rows, output=replace(run.recipe.output, validate_sequences=rows))
-        [noisy], [kept], _ = run.noised(next(run.batches()))
+        along = AlongOrder.of(
+            run.process, run.recipe, run.data, run.world, rows, run.objective.parameterization, run.density,
+            run.recipe.loss.count_padding and run.padded,
+        )  # fmt: skip
+        run.state = replace(run.state, along=along)
+        given = [part for (part,) in run.noised(next(run.batches()))]
         run.objective.zero_grad()
-        passed = [measured(lambda given=(noisy, kept, scale): run.called(*given)[0].backward()) for _ in range(2)]
+        passed = [measured(lambda given=given: trained(*given)) for _ in range(2)]
         run.objective.zero_grad()
         found.append([*passed, measured(run.validate)])
     return tuple(Growth.of(few, *both) for both in zip(*found, strict=True))

@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from training_runs import context, recipe, smoke_text, text
 
 from recipes import owt
-from recipes.config import Hardware
+from recipes.config import Hardware, Loss
 from recipes.engine import estimate, memory
 from recipes.engine.parallel import joined
 from recipes.engine.run import Run
@@ -144,6 +144,15 @@ def test_the_table_of_a_command(tmp_path, monkeypatch, capsys):
     assert lines[-1].startswith("peak of validation")
     assert float(lines[-2].split()[-3]) > float(lines[-2].split()[-2]) > 0
     assert not (tmp_path / "runs" / "smoke" / "owt").exists(), "no folder of the run is made"
+
+
+@pytest.mark.slow
+def test_rows_along_an_order_and_the_logits_of_a_teacher_count(tmp_path):
+    run = replace(recipe(text(tmp_path / "data"), tmp_path / "run", batch=16), process=dict(kind="mdlm"))
+    losses = Loss(), Loss(order="left_to_right"), Loss(consistency=1.0)
+    plain, ordered, taught = (memory.layouts(replace(run, loss=loss), 1)[0].training for loss in losses)
+    assert ordered == pytest.approx(plain, rel=0.1)
+    assert taught > plain + 4 * 16 * 16 * 302
 
 
 def test_unestimable_runs_are_refused(tmp_path):
