@@ -42,6 +42,7 @@ from recipes.engine.starting import check_pretrained, check_start, start
 from recipes.engine.validation import NOISE, check_sequences, validate
 from recipes.logging import Step
 from recipes.metrics import Terms
+from recipes.metrics.conditioned import takes_labels
 
 
 class NonFiniteError(RuntimeError):
@@ -124,7 +125,8 @@ class Run:
         objective.train()  # a pretrained network is in evaluation mode
         called = spread(objective, recipe.hardware, world)
         average = Average(objective, recipe.optimizer.ema) if recipe.optimizer.ema else None
-        padded = data.pad_id is not None and not recipe.data.wrap
+        labels = recipe.data.packed and takes_labels(model) and len(rows.train.labels)  # the rest of a row has none
+        padded = data.pad_id is not None and not recipe.data.wrap and not labels
         along = AlongOrder.of(
             process, recipe, rows, world, micro_batch(recipe, world), objective.parameterization, density,
             recipe.loss.count_padding and padded,

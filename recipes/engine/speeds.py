@@ -13,9 +13,12 @@ from recipes.config import Recipe, own_times
 from recipes.data import Batch
 from recipes.engine.objective import Objective
 from recipes.engine.parallel import World
+from recipes.metrics.conditioned import given_labels
 
 _STREAM = 2**60
 """Added to the index of an example, so that its noise here is independent of that of its loss."""
+_DRAWS = 2
+"""Draws of noise for each sequence."""
 
 
 class Speeds:
@@ -78,16 +81,17 @@ class Speeds:
         Raises:
             ValueError: a speed was learned to 0 or infinity, or its gradient is not finite.
         """
-        predict = torch.no_grad()(objective.denoiser)
         tokens = torch.stack([batch.mask.sum() for batch in batches]).to(world.device, torch.float64)
         total = world.sum(tokens.sum())
         objective.eval()
         for batch, count in zip(batches, tokens, strict=True):
             batch = batch.to(world.device)
             noise = dd.KeyedGenerator(seed, number, batch.index + _STREAM)
+            predict = torch.no_grad()(given_labels(objective.denoiser, batch.labels, _DRAWS))
             loss = dd.speed_loss(
-                self.process, predict, batch.x, noise, mask=batch.mask, parameterization=objective.parameterization
-            )
+                self.process, predict, batch.x, noise, draws=_DRAWS, mask=batch.mask,
+                parameterization=objective.parameterization,
+            )  # fmt: skip
             (loss * count / total).backward()
         objective.train()
         for name, value in self.parameters.items():

@@ -12,7 +12,7 @@ import ddlib as dd
 from ddlib.parameterization.logits import Parameterization
 from ddlib.typing import Denoiser
 from recipes.data import Batch
-from recipes.metrics.conditioned import given, labelled, takes_labels
+from recipes.metrics.conditioned import given, given_labels
 
 COLUMNS = ("index", "nats", "tokens", "times", "apart", "labels")
 """Fields of ``Terms`` with a row for each sequence."""
@@ -156,9 +156,8 @@ def measure(
     if alone or ragged:
         batches = chain.from_iterable(by_length(batch, block, leads, given=alone) for batch in batches)
     for batch in batches:
-        noise, network = dd.KeyedGenerator(seed, replicate, batch.index, scattered=alone or ragged), denoiser
-        if batch.labels is not None and takes_labels(network):
-            network = labelled(network, batch.labels)
+        noise = dd.KeyedGenerator(seed, replicate, batch.index, scattered=alone or ragged)
+        network = given_labels(denoiser, batch.labels)
         if leads:
             network = denoiser.after(batch.x[:, :1])
             batch = Batch(batch.x[:, 1:], batch.mask[:, 1:], batch.index, labels=batch.labels)

@@ -48,6 +48,19 @@ def labelled(denoiser: Denoiser, label: Int64[Tensor, " B"] | int) -> Denoiser:
     return telling(see, denoiser)
 
 
+def given_labels(denoiser: Denoiser, labels: Int64[Tensor, " B"] | None, copies: int = 1) -> Denoiser:
+    """Return a denoiser at the labels of a batch; without labels, or if the network takes none, as it is.
+
+    Args:
+        denoiser: ``(z, t) -> logits``.
+        labels: class of each sequence of the batch.
+        copies: number of adjoining rows of each sequence.
+    """
+    if labels is None or not takes_labels(denoiser):
+        return denoiser
+    return labelled(denoiser, labels.repeat_interleave(copies))
+
+
 def given(denoiser: Denoiser, x: Tokens, fixed: Bool[Tensor, "B L"]) -> Denoiser:
     """Return a denoiser whose input is x (B, L) where it is fixed, whatever the noise there.
 

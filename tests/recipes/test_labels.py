@@ -185,10 +185,30 @@ def test_packed_sequences_keep_their_labels(prepared):
     assert run.step([batch], stop=False).loss > 0
 
 
-def _ragged(folder):
+def test_the_rest_of_a_packed_row_has_no_label_and_counts_in_no_loss(prepared):
+    own = recipe(prepared)
+    run = Run.prepare(replace(own, data=replace(own.data, length=18, packed=True)), ALONE, _ragged(prepared, True))
+    batch = next(run.batches())[0]
+    assert bool((batch.labels == -1).any())
+    [noisy], [kept], _ = run.noised([batch])
+    assert torch.equal(kept, noisy.mask)
+
+
+def _ragged(folder, ends=False):
     random = np.random.default_rng(0)
     rows = [2 * random.integers(0, 2, random.integers(2, 9)) + kind for kind in random.integers(0, 2, 80)]
-    return prepare_ids(rows, 8, 4, folder / "ragged", labels=[int(row[0] % 2) for row in rows])
+    labels = [int(row[0] % 2) for row in rows]
+    return prepare_ids(rows, 8, 4, folder / f"ragged{ends}", labels=labels, ends=ends)
+
+
+def test_speeds_are_learned_for_the_network_at_its_labels(prepared):
+    own = replace(recipe(prepared, label_dropout=0.0), process=dict(kind="genmd4", ratio=2.0))
+    run = Run.prepare(own, ALONE, open_prepared(prepared / "data"))
+    seen = []
+    run.objective.model.labels.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    [batch] = next(run.batches())
+    run.step([batch], stop=False)
+    assert torch.equal(seen[-1], batch.labels.repeat_interleave(2))
 
 
 @pytest.mark.slow
