@@ -242,7 +242,8 @@ def _prune(folder: Path, keep: int, step: int) -> None:
         except ManifestError:
             continue
     bounds = {path: fact.bound for path, fact in facts.items() if fact.bound is not None}
-    best = min(bounds, key=bounds.__getitem__, default=None)
+    # of several with one bound the oldest: later ones repeat the bound of its weights
+    best = min(reversed(bounds), key=bounds.__getitem__, default=None)
     for path in list(facts)[keep:]:
         if path != best:
             shutil.rmtree(path)

@@ -88,8 +88,9 @@ def attend(run: Run, watch: Watch, stop: bool) -> None:
     if number % output.sample_every == 0 or last:
         sampled(run, watch)
     if number % output.save_every == 0 or last or stop:
-        checkpoint.save(output.folder / CHECKPOINTS, run.state, run.facts, run.world, output.keep)
+        # in this order: a run that is killed between the two repeats the steps and publishes again
         publish(run, output.folder / WEIGHTS)
+        checkpoint.save(output.folder / CHECKPOINTS, run.state, run.facts, run.world, output.keep)
 
 
 def measured(run: Run, watch: Watch) -> None:

@@ -321,6 +321,28 @@ def test_the_disk_of_a_resumed_run_holds_its_checkpoints_already(folder, whole, 
         checkpoint.check_folder(run.output, model.requires_grad_(False), averaged=True)
 
 
+def test_the_best_checkpoint_is_the_one_whose_bound_was_measured(tmp_path):
+    model = torch.nn.Linear(3, 3)
+    state = checkpoint.State(model, [torch.optim.AdamW(model.parameters())], None)
+    # the bounds are measured at steps 4 and 8; checkpoints between repeat the last one
+    for step, bound in ((4, 1.0), (6, 1.0), (8, 2.0), (10, 2.0)):
+        checkpoint.save(tmp_path, state, checkpoint.Facts(step, "recipe", "vocabulary", 1, bound), ALONE, keep=1)
+    assert [path.name for path in checkpoint.found(tmp_path)] == ["step_00000010", "step_00000004"]
+
+
+def test_a_run_that_ends_while_it_publishes_publishes_when_it_is_started_again(folder, monkeypatch):
+    run = given(folder, "unpublished", steps=1)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("recipes.engine.loop.publish", killed)
+        train(run)
+    assert train(run)
+    assert open_saved(run.output.folder).length == 16
+
+
 def test_damaged_checkpoints_keep_no_place_from_new_ones(tmp_path):
     model = torch.nn.Linear(3, 3)
     state = checkpoint.State(model, [torch.optim.AdamW(model.parameters())], None)
