@@ -183,8 +183,8 @@ def row(
     block = pace.block or 1
     if saved.rows == "free" and length is not None and length > saved.length:
         raise ValueError(f"length={length}: must be at most {saved.length}, the maximum of {saved.name}")
-    check_exact(saved, length)
     if text is not None and GAP.search(text):
+        check_exact(saved, length)
         states, given = prompt_states(saved, text, length or saved.length)
         if saved.rows == "free" and saved.behind is not None:
             more = torch.full((-len(states) % block,), saved.behind)
@@ -210,6 +210,7 @@ def row(
                 )
             requested = lead + min(-(-drawn // block) * block, most)
         length = requested or saved.length
+    check_exact(saved, length)
     check_fits(stands, length)
     if text is not None and len(stands) == length:
         raise ValueError(

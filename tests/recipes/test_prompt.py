@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import ddlib as dd
+from recipes.data.sequences import Layout
 from recipes.data.tokens import SpecialIds
 from recipes.generation.prompt import Row, row, stacked, together
 from recipes.generation.sampling import Sampling, draw
@@ -97,6 +98,16 @@ def test_sequences_without_padding_are_batched_by_length():
     particles = dd.samplers.Particles(dd.samplers.Ancestral(), lambda *_: 0.0, 2)
     assert len(list(together(model(PROCESSES["masks"]), rows, None, particles, 16))) == 2
     assert list(together(masks, rows, None, dd.samplers.Ancestral(), 2)) == [[2], [0, 1], [3]]
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"), [({"new": 3}, "length=3: must be 6"), ({"length": 3}, "length=3: must be 6")]
+)
+def test_a_picture_has_all_its_pixels(options, rule):
+    layout = Layout(kind="ids", shape=(2, 3), lengths={6: 1})
+    saved = model(PROCESSES["masks"], special=SpecialIds(None, None, None), rows="exact", length=6, layout=layout)
+    with pytest.raises(ValueError, match=rule):
+        row(saved, None, dd.paces.Together(), **options)
 
 
 def test_a_row_is_as_long_as_its_text_in_whole_blocks():
