@@ -64,10 +64,10 @@ def twentieth(source: Source) -> int:
     with TemporaryDirectory() as cache:
         found = load_documents(source, Path(cache))
         count = max(len(found) // 20, 2)
-        filled = sum(bool(text.strip()) for text in found[-count:]["text"])
+        filled = sum(bool((text or "").strip()) for text in found[-count:]["text"])
         while filled < 2 and count < len(found):
             count += 1
-            filled += bool(found[len(found) - count]["text"].strip())
+            filled += bool((found[len(found) - count]["text"] or "").strip())
         return count
 
 

@@ -10,6 +10,7 @@ import pytest
 from recipes import adapt
 from recipes.data import Source, load_documents, local, source
 from recipes.data.detokenize import detokenize_lm1b
+from recipes.data.making import twentieth
 
 LINES = ["one", "zwei ü", "three"]
 
@@ -33,6 +34,10 @@ def write(name, lines=LINES, column="text"):
         with open(name, "w", encoding="utf-8") as file:
             file.write(text)
     return name
+
+
+def test_documents_without_a_text_are_not_the_ones_held_out_by_default():
+    assert twentieth(Source(path=write("a.jsonl", ["a", "b", "c", None, None]))) == 4
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.json", "a.jsonl.gz", "a.parquet"])
