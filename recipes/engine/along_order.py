@@ -148,6 +148,7 @@ class _Part:
         """Return the states of the next step; rows at random noise are drawn, by (seed, step) and their number."""
         rows, shared, recipe = self.rows, self._shared, self._shared.recipe
         drawn = torch.ones(len(self.numbers), dtype=torch.float64, device=rows.x.device)
+        t = rows.t.clone()  # an assignment to part of the property would be lost
         some = self._random.nonzero()[:, 0]
         if len(some):
             rank = shared.random.cumsum(0)[self.numbers[some]] - 1  # consecutive, so that times are stratified
@@ -156,13 +157,13 @@ class _Part:
             )
             random = noised(shared.process, batch, recipe.seed, step, recipe.loss, shared.density)
             rows.z[some] = torch.where(rows.free[some], random.z, batch.x)
-            rows.t[some] = random.t.to(rows.t)
+            t[some] = random.t.to(t)
             drawn[some] = random.measure.to(drawn)
         measure = drawn * rows.loss_options(recipe.loss.mode)["measure"]
         return Noisy(
             rows.x.clone(),
             rows.z.clone(),
-            rows.t.clone(),
+            t,
             measure,
             self.batch.mask,
             labels=self.batch.labels,

@@ -8,8 +8,12 @@ import torch
 from training_runs import curve, losses, recipe, text, trained
 
 from recipes.config import Hardware, Loss
+from recipes.data import Batch
 from recipes.engine import checkpoint, train
 from recipes.engine.along_order import _spread
+from recipes.engine.objective import noised
+from recipes.engine.parallel import World
+from recipes.engine.run import Run
 from recipes.model_io import open_saved
 
 ORDER = Loss(order="confidence:temperature=0.1", order_per_step=3, order_share=0.75, mode="edges")
@@ -38,6 +42,15 @@ def test_rows_at_random_noise_are_a_share_evenly_spread(share):
     found = _spread(40, share)
     assert int(found.sum()) == round(40 * share)
     assert all(abs(int(part.sum()) - 10 * share) <= 1 for part in found.split(10))
+
+
+def test_rows_at_random_noise_have_the_times_of_their_noise(folder):
+    run = Run.prepare(given(folder, "times"), World(0, 1, torch.device("cpu")))
+    [batch], [noisy] = run.state.along.batches(), run.state.along.noisy(0)
+    random = _spread(8, 1 - ORDER.order_share)
+    some = Batch(batch.x[random], batch.mask[random], torch.arange(2))
+    assert torch.equal(noisy.t[random], noised(run.process, some, run.recipe.seed, 0, ORDER).t.to(noisy.t))
+    assert torch.equal(noisy.t[~random], noisy.rows.t[~random])
 
 
 @pytest.mark.slow
