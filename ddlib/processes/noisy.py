@@ -246,7 +246,7 @@ class Noisy(ResamplingProcess):
         log_model = torch.logaddexp(kept.log().to(dtype) + log_probs, log_resampled.to(dtype))
         if ancestor is None:
             truth = kept * self.hierarchy.between(0, i).row(x) + resampled
-            return truth.to(dtype), log_model, log_model - truth.log().to(dtype)
+            return truth.to(dtype), log_model, log_model - truth.log().clamp_min(-1e4).to(dtype)
         odds = (kept.log() - resampled.log()).clamp(-1e4, 745.0)
         gap = log1p_exp(odds.to(dtype) + log_probs)
         index, log_p = ancestor[..., None], log_probs.gather(-1, ancestor[..., None])

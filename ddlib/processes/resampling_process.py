@@ -178,10 +178,10 @@ class ResamplingProcess(ForwardProcess):
         """Return u(z|p), the probability that z is the ancestor of the network's token in the level of z."""
         log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
         level, found = self.level_of(z), torch.zeros_like(log_probs[..., 0])
-        for i, edge in enumerate(self.hierarchy.maps):
+        for i in range(self._depth + 1):
+            log_probs = log_probs if i == 0 else self.hierarchy.maps[i - 1].log_push(log_probs)
             log_prob = log_probs.gather(-1, self.hierarchy.local(z, i)[..., None])[..., 0]
             found = torch.where(level == i, log_prob, found)
-            log_probs = edge.log_push(log_probs)
         return found.to(torch.float64).exp()
 
     def _resample(self, like: Tokens, generator: Generator) -> Tokens:

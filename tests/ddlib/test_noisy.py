@@ -229,6 +229,26 @@ def test_several_masks_have_the_reverse_rates_and_the_bound_of_the_chain(hierarc
     near(dd.nelbo(process, logits, x, z, t), dd.nelbo(process, logits, x, z, t, method="generic"))
 
 
+@pytest.mark.statistical
+def test_steps_from_several_masks_follow_the_posterior():
+    process, draws = Noisy(Flat(3, masks=3), Linear(), 0.5), 20_000
+    logits, z = torch.tensor([2.0, 0.0, -1.0], dtype=torch.float64).expand(1, draws, 3), torch.full((1, draws), 4)
+    t, s = torch.tensor([0.7], dtype=torch.float64), torch.tensor([0.4], dtype=torch.float64)
+    landed = process.sample_given_level(logits, z, t, s, None, torch.Generator().manual_seed(0))
+    seen = torch.bincount(landed[0], minlength=6) / draws
+    probs = process.posterior(logits[:, :1].softmax(-1), z[:, :1], t, s)[0, 0]
+    assert float((seen - probs).abs().max()) < 5 * (0.25 / draws) ** 0.5
+
+
+def test_states_that_a_token_never_has_cost_what_they_do_without_redraws():
+    soft, noise = dd.hierarchies.Soft([[1.0, 0.0], [0.5, 0.5], [0.2, 0.8]]), torch.Generator().manual_seed(0)
+    x, z, t = torch.zeros(1, 3, dtype=torch.int64), torch.tensor([[0, 3, 5]]), torch.tensor([0.5])
+    logits = torch.randn(1, 3, 3, generator=noise, dtype=torch.float64, requires_grad=True)
+    bounds = [dd.nelbo(each, logits, x, z, t) for each in (Noisy(soft, Linear(), 0.0), Hierarchical(soft, Linear()))]
+    near(*(each.detach() for each in bounds))
+    near(*(torch.autograd.grad(each.sum(), logits)[0] for each in bounds))
+
+
 @pytest.mark.parametrize("parameterization", ["cavity", "posterior"])
 @pytest.mark.parametrize("mean", [True, False])
 def test_the_fused_loss_is_the_loss(parameterization, mean):
