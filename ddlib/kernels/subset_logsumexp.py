@@ -44,7 +44,7 @@ class Nested(Divergence):
         sums, parts = [], []
         for tokens in self.sets:
             members, absent = tokens.padded(tokens.parents[rows.x])
-            columns = (members if self.position is None else self.position[members]).masked_fill_(absent, 0)
+            columns = _columns(self.position, members, logits).masked_fill_(absent, 0)
             part = logits.gather(1, columns).masked_fill_(absent, -torch.inf)
             sums.append(part.logsumexp(1))
             if derive:
@@ -77,7 +77,7 @@ class TokenIn(Divergence):
     def __call__(
         self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
     ) -> Float[Tensor, "n"]:
-        column = (rows.x if self.position is None else self.position[rows.x])[:, None]
+        column = _columns(self.position, rows.x, logits)[:, None]
         target = logits.gather(1, column).squeeze(1)
         outer = to_softmax(logits, read) if derive or read else logits.logsumexp(1)
         if derive:
@@ -118,6 +118,13 @@ def blocks(
         found.append(Block(index[first : first + count], columns, divergence))
         first += count
     return found
+
+
+def _columns(
+    position: Int64[Tensor, "V"] | None, tokens: Int64[Tensor, "*n"], logits: Float[Tensor, "m K"]
+) -> Int64[Tensor, "*n"]:
+    """Return the column of each token; any column for one that the block lacks: padding may have such states."""
+    return tokens if position is None else position[tokens].clamp_max(logits.shape[1] - 1)
 
 
 def to_softmax(logits: Float[Tensor, "n K"], read: Reader | None = None) -> Float[Tensor, "n"]:

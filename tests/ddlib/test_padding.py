@@ -75,6 +75,19 @@ def test_padding_counts_neither_in_the_mean_nor_in_the_gradient(process, fused):
 # the bound
 
 
+@pytest.mark.parametrize("parameterization", ["cavity", "posterior"])
+@pytest.mark.parametrize("mode", ["standard", "hard", "edges"])
+def test_padding_may_hold_states_that_its_token_never_has(mode, parameterization):
+    process = dd.processes.Hierarchical(dd.hierarchies.Tree([[0, 0, 0, 1, 2], [0, 1, 0]]), dd.schedules.Linear())
+    x, z, t = torch.tensor([[0, 2, 2, 1]]), torch.tensor([[10, 6, 9, 7]]), torch.tensor([0.5])
+    mask, options = torch.tensor([[True, False, False, False]]), {"mode": mode, "parameterization": parameterization}
+    generator = torch.Generator().manual_seed(0)
+    layer = [torch.randn(*shape, generator=generator, dtype=F64, requires_grad=True) for shape in ((1, 4, 3), (5, 3))]
+    fused = dd.linear_training_loss(process, *layer, x, z, t, mask=mask, **options)
+    dense = dd.training_loss(process, layer[0] @ layer[1].T, x, z, t, mask=mask, **options)
+    torch.testing.assert_close([fused, *torch.autograd.grad(fused, layer)], [dense, *torch.autograd.grad(dense, layer)])
+
+
 @every_process
 @pytest.mark.parametrize("levels", ["independent", "balanced"])
 def test_the_masked_bound_has_the_mean_of_the_bound_without_padding(process, levels, monkeypatch):
