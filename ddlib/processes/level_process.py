@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.hierarchies import Hierarchy
+from ddlib.hierarchies import Hierarchy, Map
 from ddlib.hierarchies.base import ascend, descendant_logits, shared
 from ddlib.processes.argument_checks import check_tree
 from ddlib.processes.base import ForwardProcess, unchanged
@@ -188,16 +188,17 @@ class LevelProcess(ForwardProcess):
         return self.sample_given_level(logits, z, t, t, target, generator, force=force, sharpen=sharpen)
 
     def subtree_logits_suffice(self, level: int, target: int, force: bool = False) -> bool:
-        """True if only the logits of tokens below the state matter, that is if xi = 1 on the edges between.
+        """True if only the logits of tokens below the state matter, without weights: if xi = 1 on the edges between.
 
         Logits of other tokens may then be -inf, and the distribution over a state's children is enough to descend from
         child to child: from the mask, or from a cluster that tokens do not leave, to members that are reached from
-        there alone.
+        there alone. With ``force`` this holds in a tree of any xi, but not for other kernels, whose entries differ.
         """
         if target >= level:
             return False
         mixed = target > 0 and not self.hierarchy.between(0, target).plain
-        kept = level == self._depth or force or self.hierarchy.between(target, level).plain
+        route = self.hierarchy.between(target, level)
+        kept = level == self._depth or route.plain or (force and isinstance(route, Map))
         return kept and not mixed
 
     def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:

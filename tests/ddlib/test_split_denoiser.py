@@ -5,13 +5,14 @@ import itertools
 import pytest
 import torch
 from cases import slow_but
-from fixtures import FOUR_TOKENS, LEVELS, PARENTS, D, Halves, V, every_pair, generate, plain
+from fixtures import FOUR_TOKENS, LEVELS, PARENTS, D, Halves, V, context, every_pair, generate, plain
 from fixtures import PAIR_OF_FOUR as PAIR
 
 import ddlib as dd
-from ddlib.hierarchies import Tree
+from ddlib.hierarchies import Soft, Tree
 from ddlib.processes import Hierarchical, Masked
 from ddlib.samplers import Ancestral, Confidence, FirstHitting
+from ddlib.samplers.runtime.reverse_step import child_log_probs
 from ddlib.schedules import Cosine
 from ddlib.testing.oracle import exact_cavity
 from ddlib.typing import SparseDenoiser, SplitDenoiser, implements
@@ -240,3 +241,19 @@ def test_a_broken_half_is_refused(bad):
     halves.table[:] = bad
     with pytest.raises(ValueError, match="NaN"):
         generate(LEVELS["hdlm"], halves)
+
+
+@pytest.mark.parametrize(
+    "hierarchy", [Soft([[1.0, 0.0], [0.5, 0.5], [0.2, 0.8], [0.0, 1.0]]), Tree([[0, 0, 1, 1]], 0.7)]
+)
+@pytest.mark.parametrize("force", [False, True])
+def test_scores_are_those_of_the_distributions_that_are_drawn_from(hierarchy, force):
+    process, z = Hierarchical(hierarchy, Cosine()), torch.tensor([[4, 5, 6]])
+    logits = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64).log()
+    run = context(process, lambda z, t: logits.expand(*z.shape, 4), z.shape)
+    (part,) = run.network.at(z, torch.tensor([0.5], dtype=torch.float64), torch.ones_like(z, dtype=torch.bool))
+    for rows, _, members, log_probs in child_log_probs(run, part, torch.zeros_like(part.z), force):
+        level = int(process.level_of(part.z[rows[:1]]))
+        drawn = process.descendant_logits(logits.expand(len(rows), 4), part.z[rows], level, 0, force).softmax(-1)
+        found = torch.zeros_like(drawn).scatter_add(1, members, log_probs.exp())
+        torch.testing.assert_close(found, drawn)
