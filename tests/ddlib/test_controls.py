@@ -12,7 +12,7 @@ from refusals import refuses
 import ddlib as dd
 from ddlib import registry
 from ddlib.hierarchies import Tree
-from ddlib.processes import GIDD, Masked, Uniform
+from ddlib.processes import GIDD, Masked, RateMatrix, Uniform
 from ddlib.samplers import Ancestral, Confidence, Ending, EndOfText, FirstHitting, Psi, Remask, Settled
 from ddlib.schedules import Linear
 
@@ -308,3 +308,12 @@ test_bad_input_is_named_before_the_network_is_called = refuses(r"""
         | ValueError | temperature\(0\.5\) is nan
     controlled(seeds=[1, 2], generator=torch.Generator()) | ValueError | seeds is \[1, 2\].*only one may be given
 """)
+
+
+def test_an_end_that_other_tokens_may_have_become_does_not_stop_a_sequence():
+    rates = torch.tensor([[-3.0, 2, 0, 0, 1], [2, -3, 0, 0, 1], [0, 0, -3, 2, 1], [0, 0, 2, -3, 1], [0, 0, 0, 0, 0]])
+    process = RateMatrix(rates.double(), Linear(), 4)  # tokens are exchanged in pairs
+    logits = torch.tensor([0.05, 0.55, 0.2, 0.2]).log()
+    options = {"endings": [EndOfText(0)], "generator": torch.Generator().manual_seed(0)}
+    x = dd.sample(process, lambda z, t: logits.expand(*z.shape, 4), (2000, 1), steps=8, **options)
+    assert abs(float((x == 0).double().mean()) - 0.05) < 0.02
