@@ -122,9 +122,9 @@ class EndOfText(Ending):
     def finished(
         self, run: SamplingContext, state: State, drawn: Tensor, memo: Any
     ) -> tuple[Tokens, Bool[Tensor, "B L"], Any]:
-        # its only possible token: others may have become it under uniform noise, or within a cluster
+        # no other token may have become the end until now, as under uniform noise or within a cluster
         token = torch.full_like(state.z[:1, :1], self.token)
-        sure = (run.process.token_evidence(token, token[0] + 0.5) > 0).sum() == 1
+        sure = (run.process.token_evidence(token, state.t.max().reshape(1)) > 0).sum() == 1
         end, after = self._found((state.z == self.token) & sure & drawn)
         return torch.where(after, self.fill, state.z), end | after, None
 

@@ -313,7 +313,7 @@ test_bad_input_is_named_before_the_network_is_called = refuses(r"""
 def test_an_end_that_other_tokens_may_have_become_does_not_stop_a_sequence():
     rates = torch.tensor([[-3.0, 2, 0, 0, 1], [2, -3, 0, 0, 1], [0, 0, -3, 2, 1], [0, 0, 2, -3, 1], [0, 0, 0, 0, 0]])
     process = RateMatrix(rates.double(), Linear(), 4)  # tokens are exchanged in pairs
-    logits = torch.tensor([0.05, 0.55, 0.2, 0.2]).log()
-    options = {"endings": [EndOfText(0)], "generator": torch.Generator().manual_seed(0)}
+    logits = torch.tensor([0.55, 0.05, 0.2, 0.2]).log()
+    options = {"endings": [EndOfText(1)], "generator": torch.Generator().manual_seed(0)}
     x = dd.sample(process, lambda z, t: logits.expand(*z.shape, 4), (2000, 1), steps=8, **options)
-    assert abs(float((x == 0).double().mean()) - 0.05) < 0.02
+    assert abs(float((x == 1).double().mean()) - 0.05) < 0.02
