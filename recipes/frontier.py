@@ -139,7 +139,7 @@ def cells_of(saved: LoadedModel, options: Options, length: int) -> Iterator[Cell
     Raises:
         ValueError: a sampler that does not support the process or the pace; too few calls for a single step.
     """
-    for name in options.samplers or USUAL:
+    for name in dict.fromkeys(options.samplers or USUAL):
         for variant in options.variants(name):
             try:
                 each = cell_measures.fewest_calls(saved, options.sampling(variant), length)
