@@ -44,6 +44,11 @@ class Point(NamedTuple):
     error: float
     entropy: float
     calls: float
+    seeds: int
+
+    def __str__(self) -> str:
+        one = ", one seed" if self.seeds == 1 else ""
+        return f"{self.nats:.3f} ± {self.error:.3f}, {self.entropy:.2f}, {self.calls:.1f}{one}"
 
 
 def mean(cells: Sequence[Mapping[str, Any]]) -> Point:
@@ -51,7 +56,7 @@ def mean(cells: Sequence[Mapping[str, Any]]) -> Point:
     count = len(cells)
     nats, entropy = (sum(cell[name]["value"] for cell in cells) / count for name in ("nats", "entropy"))
     error = sum(cell["nats"]["error"] ** 2 for cell in cells) ** 0.5 / count
-    return Point(nats, error, entropy, sum(cell.get("calls", 0.0) for cell in cells) / count)
+    return Point(nats, error, entropy, sum(cell.get("calls", 0.0) for cell in cells) / count, count)
 
 
 def points(result: Mapping[str, Any]) -> dict[tuple[str, str, int], Point]:
@@ -80,7 +85,7 @@ def tables(result: Mapping[str, Any]) -> str:
     ]
     for curve, budget in sorted({key[1:] for key in found}):
         row = [found.get((model, curve, budget)) for model in NAMES]
-        shown = ["-" if p is None else f"{p.nats:.3f} ± {p.error:.3f}, {p.entropy:.2f}, {p.calls:.1f}" for p in row]
+        shown = ["-" if p is None else str(p) for p in row]
         masks, tree = row
         less = "-"
         if masks is not None and tree is not None:

@@ -54,7 +54,7 @@ def test_the_prose_needs_no_sphinx(page):
 
 @pytest.mark.parametrize(
     "page",
-    slow_but(pages.notebooks(), nightly=[page for page in pages.notebooks() if page.stem != "11_pictures_and_labels"]),
+    slow_but(pages.notebooks(), nightly=[page for page in pages.notebooks() if page.stem != "2_hierarchy"]),
     ids=lambda page: page.stem,
 )
 def test_a_notebook_runs_and_prints_the_output_of_its_page(page, tmp_path, monkeypatch):

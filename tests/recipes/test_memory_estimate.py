@@ -103,7 +103,7 @@ def measured(path, run, size=1):
     return json.loads(path.read_text())
 
 
-FAST = ("two levels, bfloat16", "gidd, packed")
+FAST = ("two levels, bfloat16",)
 SLOWEST = [pytest.param(name, marks=() if name in FAST else pytest.mark.nightly) for name in RUNS]
 
 

@@ -147,7 +147,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(LAYOUTS, nightly=["copies"]))
+@pytest.mark.parametrize("name", slow_but(LAYOUTS, nightly=["copies", "shards, accumulated"]))
 def test_the_layout_changes_no_number(folder, whole, name):
     size, hardware = LAYOUTS[name]
     run = replace(given(folder, name.replace(", ", "-")), hardware=hardware)
