@@ -7,14 +7,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks import smoke
 from benchmarks.made import Run, Study, by_text, curve, earlier, finished, less
 from benchmarks.public_domain import SOURCES, split
 from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe
 from recipes.data import Corpus, local, open_prepared, prepare
-from recipes.engine.parallel import World
+from recipes.engine.parallel import alone
 from recipes.engine.provenance import provenance
 from recipes.evaluate import Options, bounds, drawn_from
 from recipes.metrics import Terms
@@ -140,11 +138,6 @@ class CorpusStudy(Study):
         if not (work / "data").exists():
             split(smoke.sources(), work / "text")
             self.setting.prepare(work)
-
-
-def alone() -> World:
-    """Return a single process, with a GPU where there is one."""
-    return World(0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def measured(folder: Path, texts: list[Path], draws: int = DRAWS) -> list[list[Terms]]:

@@ -126,9 +126,8 @@ def draw_calls(result: Mapping[str, Any], path: Path) -> None:
             if row:
                 panel.errorbar([p.calls for p in row], [p.nats for p in row], [p.error for p in row], fmt="o-",
                                color=colour, markersize=4, label=curve)  # fmt: skip
-        panel.set(
-            xscale="log", xlabel="network calls of a sample", ylim=(min(ends) - 0.05, max(ends) + 0.45)
-        )  # space for the legend
+        # the space above is for the legend
+        panel.set(xscale="log", xlabel="network calls of a sample", ylim=(min(ends) - 0.05, max(ends) + 0.45))
         panel.set_xticks(ticks := sorted({budget for *_, budget in found}), labels=list(map(str, ticks)))
         panel.minorticks_off()
         panel.set_title(model, loc="left", fontweight="bold")

@@ -27,7 +27,6 @@ from benchmarks.corpus_study import (
     TINY,
     CorpusStudy,
     Model,
-    alone,
     collected,
     joined,
     known_runs,
@@ -41,6 +40,7 @@ from recipes import frontier
 from recipes.config import Recipe, recipe_yaml
 from recipes.console import make_console
 from recipes.data import open_prepared
+from recipes.engine.parallel import alone
 from recipes.engine.validation import over
 from recipes.metrics import Terms, read
 from recipes.model_io import LoadedModel, make_sampler, open_saved

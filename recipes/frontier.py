@@ -19,13 +19,12 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 import tyro
 from rich.console import Console
 
 from recipes.config import at_least
 from recipes.console import check_file, command, make_console, plain_errors
-from recipes.engine.parallel import World
+from recipes.engine.parallel import World, alone
 from recipes.engine.provenance import provenance
 from recipes.evaluation import frontier as cell_measures
 from recipes.evaluation.generative import NONE
@@ -186,7 +185,7 @@ def frontier(options: Options, console: Console) -> dict[str, Any]:
     """
     check_file("out", options.path)
     check_model("out", options.path, options.run)
-    world = World(0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    world = alone()
     saved = options.reading.open(options.run, world.device, options.precision)
     first = options.sampling(next(options.variants(USUAL[0])))
     length = measured_length(saved, options.length, first.named(saved).block or 1)

@@ -50,6 +50,11 @@ class World:
         return values
 
 
+def alone() -> World:
+    """Return a single process, with a GPU where there is one."""
+    return World(0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+
+
 @contextmanager
 def joined() -> Iterator[World]:
     """Join the process group of ``torchrun``; leave it at the end."""
