@@ -64,6 +64,14 @@ RULES: dict[str, dict[str, dict[str, Any]]] = {
     "HDLM-64-8": {"": {}, ", along confidence": ALONG},
 }
 """Training losses of each process, by what is added to its name."""
+AT_RANDOM = dict(order="confidence:temperature=1000000")
+"""Rows as in ``ALONG``, whose next positions are random: noise of this size leaves nothing of the scores."""
+CONTROLS = {
+    ", not clipped": dict(weighting=dict(kind="clip", high=None)),
+    ", random order": AT_RANDOM,
+    ", random order, 64 a step": AT_RANDOM | dict(order_per_step=64),
+}
+"""Training losses of masks at the smallest budget, added after the other runs."""
 MEMORY = ", memory"
 CONTINUED = {
     "": {},
@@ -83,12 +91,12 @@ def column(order: str, group: int) -> str:
 
 
 def tables(found: Mapping[str, Any]) -> str:
-    """Return the tables of the page: bounds and likelihoods by budget, and the frontier of the samples."""
-    lines = []
+    """Return the tables of the page: bounds and likelihoods, then quality and variety of samples, by budget."""
+    parts = list[Iterator[str]]()
     for millions in dict.fromkeys(run["millions"] for run in found["runs"]):
         runs = [run for run in found["runs"] if run["millions"] == millions]
-        lines += [*likelihood_table(runs, millions), ""]
-    return "\n".join([*lines, *frontier_table(found["runs"])]).rstrip()
+        parts += [likelihood_table(runs, millions), frontier_table(runs, millions)]
+    return "\n\n".join(filter(None, map("\n".join, parts)))
 
 
 def likelihood_table(runs: Sequence[Run], millions: float) -> Iterator[str]:
@@ -109,13 +117,13 @@ def likelihood_table(runs: Sequence[Run], millions: float) -> Iterator[str]:
             yield f"| {name} | {run['seed']} | {' | '.join(cells)} |"
 
 
-def frontier_table(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield the lines of the table of the samples."""
+def frontier_table(runs: Sequence[Run], millions: float) -> Iterator[str]:
+    """Yield the lines of a budget's table of samples."""
     cells = {(run["process"], run["seed"]): run["frontier"] for run in runs if run["frontier"]}
     if not cells:
         return
     calls = sorted({cell["budget"] for each in cells.values() for cell in each})
-    yield "Samples: nats per token of the judge, and the entropy of a sample's tokens in nats, by network calls:"
+    yield f"Samples after {millions:g} million tokens: the judge's nats per token, the entropy of a sample's tokens:"
     yield ""
     yield "| model | seed | sampler | " + " | ".join(f"{one} calls" for one in calls) + " |"
     yield "| --- |" + " --- |" * (2 + len(calls))
@@ -163,7 +171,8 @@ class Orders(CorpusStudy):
         for millions, seeds in self.budgets.items():
             for seed in seeds:
                 for process in self.processes:
-                    for rule, values in RULES[process].items():
+                    controls = CONTROLS if process == "masks" and millions == min(self.budgets) else {}
+                    for rule, values in (RULES[process] | controls).items():
                         name, model = process + rule, PROCESSES[process] | values
                         yield name, millions, seed, self.setting.recipe(work, f"orders-{name}", model, millions, seed)
         for seed in seeds:
@@ -208,14 +217,14 @@ class Orders(CorpusStudy):
         return joined(tuple(over(text, LENGTH, world, self.documents, self.documents, measured) for text in texts))
 
     def frontier(self, options: Namespace) -> None:
-        """Draw and judge samples of the continued runs by ``recipes.frontier``."""
+        """Draw and judge samples of the runs of the largest budget and of the continued ones."""
         folder = options.work / "frontier"
         folder.mkdir(exist_ok=True)
         for _, millions, _, given in list(self.runs(options.work))[options.part :: options.of]:
-            if millions not in self.budgets and finished(given):
+            if millions >= max(self.budgets) and finished(given):
                 path, own = given.output.folder, dict(samples=self.samples, calls=self.calls, length=LENGTH)
                 judge = dict(scorer=str(options.scorer), samplers=("ancestral", CONFIDENCE))
-                out, memory = folder / f"{path.name}.json", given.model["memory"]
+                out, memory = folder / f"{path.name}.json", given.model.get("memory", False)
                 request = frontier.Options(run=str(path), **judge, **own, memory=memory, out=out)
                 frontier.frontier(request, make_console())
 

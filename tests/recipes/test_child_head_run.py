@@ -31,7 +31,7 @@ def given(folder, name, **changes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["mdlm", "hdlm", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("hdlm-xi", "gidd"))]
+    "name", ["hdlm", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("mdlm", "hdlm-xi", "gidd"))]
 )
 def test_a_run_with_a_head_over_children(name, tmp_path, capsys):
     run = given(tmp_path, name)

@@ -53,7 +53,8 @@ def test_it_adds_to_the_loss_and_goes_on_from_a_checkpoint(folder, whole):
     assert one - half == pytest.approx(half - none, rel=1e-4) and half - none > 0.05
 
 
-@pytest.mark.parametrize("size", slow_but([1, 2], nightly=[1]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("size", [1, 2])
 def test_killed_and_started_again_it_makes_the_same_run(folder, whole, size):
     hardware = Hardware(threads=1, shard=size == 2)
     untouched = whole
@@ -72,7 +73,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(LAYOUTS, nightly=["copies, accumulated", "shards"]))
+@pytest.mark.parametrize("name", slow_but(LAYOUTS, nightly=["copies, accumulated", "shards", "shards, accumulated"]))
 def test_the_layout_changes_no_number(folder, name):
     plain = without_dropout(given(folder, "plain"))
     if not plain.output.folder.exists():

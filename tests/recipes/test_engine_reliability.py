@@ -103,7 +103,7 @@ def killed_and_finished(run, size, seed, in_a_save):
         for name, in_a_save, marks in (
             ("whole", False, pytest.mark.nightly),
             ("whole", True, pytest.mark.slow),
-            ("ordered", False, pytest.mark.slow),
+            ("ordered", False, pytest.mark.nightly),
             ("ordered", True, pytest.mark.nightly),
         )
     ],

@@ -124,8 +124,8 @@ def check(layout, found):
     assert all(0.85 < ratio < 1.15 for ratio in ratios), (ratios, layout, found)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shard", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["copies", "shards"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
 def test_two_processes_are_within_15_percent(tmp_path, shard):
     run = given(tmp_path, "masks")
     run = replace(run, hardware=Hardware(threads=1, shard=shard))
