@@ -626,6 +626,14 @@ class ForwardProcess(Float64Module, Part):
         middle = torch.full((len(z),), 0.5, dtype=torch.float64, device=z.device)
         return (self.token_likelihood(z, middle) > 0).all(-1)
 
+    def replaceable(self, z: Tokens) -> Bool[Tensor, "B L"]:
+        """True at tokens that noise may have put in place of another one, (B, L) bool; any value at other states.
+
+        Override it where that holds for all other tokens or for none: a dense tensor is not needed then.
+        """
+        middle = torch.full((len(z),), 0.5, dtype=torch.float64, device=z.device)
+        return (self.token_likelihood(z, middle) > 0).sum(-1) > 1
+
     def _rates(self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen) -> StateProbs:
         """``reverse_rate`` after ``sharpen`` of p(x|z); 0 from states that no noise leads to."""
         cavity, possible = self._sharpened(logits, z, t, sharpen)

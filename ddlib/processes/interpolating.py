@@ -215,6 +215,10 @@ class Interpolating(ForwardProcess):
         """True at the mask, and at tokens where tokens are drawn uniformly."""
         return (z >= self.vocab_size) | (self.uniform or self.vocab_size == 1)
 
+    def replaceable(self, z: Tokens) -> Bool[Tensor, "B L"]:
+        """True at tokens that every other token may have become; the others are final."""
+        return self.reachable_from_all_tokens(z) & (self.vocab_size > 1)
+
     def sample_given_level(
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
         generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,

@@ -205,6 +205,10 @@ class LevelProcess(ForwardProcess):
         """True at the mask, and at clusters that tokens of other clusters may enter."""
         return shared(self.hierarchy, z)
 
+    def replaceable(self, z: Tokens) -> Bool[Tensor, "B L"]:
+        """True at tokens that every other token may have become; the others are final."""
+        return self.reachable_from_all_tokens(z) & (self.vocab_size > 1)
+
     def sample_jump_times(
         self, shape: Sequence[int], generator: Generator, device: torch.device
     ) -> tuple[Float64[Tensor, "B L n"], Tokens]:

@@ -167,7 +167,7 @@ class Settled(Ending):
         self, run: SamplingContext, state: State, drawn: Tensor, memo: Any
     ) -> tuple[Tokens, Bool[Tensor, "B L"], Any]:
         process, (z, t, _) = run.process, state
-        unsure = run.free & ((z >= process.vocab_size) | process.reachable_from_all_tokens(z))
+        unsure = run.free & ((z >= process.vocab_size) | process.replaceable(z))
         tokens, entropies = z.clone(), torch.zeros(z.shape, dtype=torch.float64, device=z.device)
         run.network.cache_last = run.network.context.repeatable
         for part in run.network.at(z, t, unsure):

@@ -239,7 +239,7 @@ class Recipe:
     """Steps of the optimizer."""
     start: str = "random"
     """Initial weights: random; "text", from the frequencies and neighbourhoods of the tokens, for short runs; or the
-    folder of a run, with its weights."""
+    folder of a run, with its weights and learned speeds."""
     seed: int = field(default=0, metadata=FIRST)
     """Seed of the weights, the order of the text, times, noise and dropout."""
 

@@ -24,7 +24,8 @@ from recipes.data.agreement import Vocabulary, check_same_tokens, prepare_with
 from recipes.data.tokens import load_tokenizer
 from recipes.embeddings.neighbours import neighbourhoods, stream
 from recipes.embeddings.starting import log_probs, state_vectors
-from recipes.model_io import CLUSTERS, RECIPE, WEIGHTS
+from recipes.model_io import CLUSTERS, RECIPE, SPEEDS, WEIGHTS
+from recipes.model_io.opening import fill_speeds
 
 FREE = {
     "anneal", "architecture", "attention", "block_size", "dropout", "label_dropout", "lora", "memory", "name_or_path",
@@ -127,6 +128,8 @@ def start(
                 f"numbers of tokens and states{f'; {other}' if other else ''}"
             ) from error
         check_same_network(recipe, model, folder)
+        if (folder / SPEEDS).exists() and any(value.requires_grad for value in process.parameters()):
+            fill_speeds(process, folder / SPEEDS)
         model.float()  # the file may hold bfloat16; weights, moments and their average are trained in float32
         return
     text = stream(data)

@@ -123,6 +123,7 @@ def open_saved(
         recipe = read_recipe(folder / RECIPE)
         process = parts.build("processes", recipe.process, context, "process").to(device)
         fill_speeds(process, folder / SPEEDS)
+        process.requires_grad_(False)
         model = load_network(folder, recipe, ModelContext(context, process)).to(device).eval()
     if precision == "float32":
         model.float()  # the file may hold bfloat16, in which products would be taken too
@@ -166,7 +167,7 @@ def _rows(recipe: Recipe, layout: Layout | None) -> Rows:
 
 
 def fill_speeds(process: dd.processes.ForwardProcess, path: Path) -> None:
-    """Load the learned speeds of a run into its process, as constants; without learned speeds do nothing.
+    """Load the learned speeds of a run into a process that learns them; without learned speeds do nothing.
 
     Raises:
         ValueError: a file of other speeds.
@@ -178,7 +179,6 @@ def fill_speeds(process: dd.processes.ForwardProcess, path: Path) -> None:
         raise ValueError(f"{path} holds {shapes[1]}, the process of the recipe learns {shapes[0]}")
     for name, parameter in learned.items():
         parameter.data.copy_(found[name])
-    process.requires_grad_(False)
 
 
 def load_network(folder: Path, recipe: Recipe, known: ModelContext) -> nn.Module:

@@ -212,6 +212,13 @@ def test_ends_in_the_prompt_do_not_count():
     assert words.tolist() == [[END, END, 2, 0, 0, 3]] * 3
 
 
+PAIRS = RateMatrix(  # tokens are exchanged in pairs
+    torch.tensor([[-3.0, 2, 0, 0, 1], [2, -3, 0, 0, 1], [0, 0, -3, 2, 1], [0, 0, 2, -3, 1], [0, 0, 0, 0, 0]]).double(),
+    Linear(),
+    4,
+)
+
+
 @every_process
 def test_a_confident_network_stops_early_with_the_likeliest_tokens(process):
     """A network that is certain is called at the start and once more, for every number of steps."""
@@ -225,6 +232,17 @@ def test_a_confident_network_stops_early_with_the_likeliest_tokens(process):
 
     words = generate(process, network, Ancestral(), steps=50, endings=[Settled()])
     assert (words == 2).all() and calls == pytest.approx([1.0, 0.98], abs=1e-6)
+
+
+def test_tokens_that_are_exchanged_are_fixed_like_masks():
+    logits, calls = torch.tensor([-30.0, -30.0, 0.0, -30.0]), []
+
+    def network(z, t):
+        calls.append(float(t[0]))
+        return logits.expand(*z.shape, 4)
+
+    x = generate(PAIRS, network, Ancestral(), shape=(3, 8), steps=4, endings=[Settled()])
+    assert (x == 2).all() and calls == pytest.approx([1.0, 0.75], abs=1e-6)
 
 
 @unchecked
@@ -311,9 +329,7 @@ test_bad_input_is_named_before_the_network_is_called = refuses(r"""
 
 
 def test_an_end_that_other_tokens_may_have_become_does_not_stop_a_sequence():
-    rates = torch.tensor([[-3.0, 2, 0, 0, 1], [2, -3, 0, 0, 1], [0, 0, -3, 2, 1], [0, 0, 2, -3, 1], [0, 0, 0, 0, 0]])
-    process = RateMatrix(rates.double(), Linear(), 4)  # tokens are exchanged in pairs
     logits = torch.tensor([0.55, 0.05, 0.2, 0.2]).log()
     options = {"endings": [EndOfText(1)], "generator": torch.Generator().manual_seed(0)}
-    x = dd.sample(process, lambda z, t: logits.expand(*z.shape, 4), (2000, 1), steps=8, **options)
+    x = dd.sample(PAIRS, lambda z, t: logits.expand(*z.shape, 4), (2000, 1), steps=8, **options)
     assert abs(float((x == 1).double().mean()) - 0.05) < 0.02

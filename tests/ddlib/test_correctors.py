@@ -135,6 +135,9 @@ def test_reachability_agrees_with_the_likelihoods(process, t):
     states = torch.arange(process.num_states)[None]
     reached = (process.token_likelihood(states, at(t)) > 0).all(-1)
     assert torch.equal(process.reachable_from_all_tokens(states), reached)
+    tokens = states[:, : process.vocab_size]
+    others = (process.token_likelihood(tokens, at(t)) > 0).sum(-1) > 1
+    assert torch.equal(process.replaceable(tokens), others)
 
 
 @every_process
@@ -143,6 +146,8 @@ def test_reachability_agrees_with_the_base_class(process):
     assert torch.equal(
         process.reachable_from_all_tokens(states), ForwardProcess.reachable_from_all_tokens(process, states)
     )
+    tokens = states[:, : process.vocab_size]
+    assert torch.equal(process.replaceable(tokens), ForwardProcess.replaceable(process, tokens))
 
 
 @pytest.mark.statistical

@@ -12,7 +12,7 @@ from refusals import refuses
 
 import ddlib as dd
 from ddlib.paces import Together
-from ddlib.processes import Masked
+from ddlib.processes import Masked, RateMatrix
 from ddlib.samplers import (
     Ancestral,
     Confidence,
@@ -410,6 +410,9 @@ def refused(rule, process=PROCESS, sampler=GREEDY, **options):
 
 
 RULE = RULES["rho_eos"]
+RATES = torch.zeros(V + 1, V + 1, dtype=torch.float64)
+RATES[:V, MASK], RATES[0, 1], RATES[1, 0] = 1.0, 1.0, 1.0  # two tokens are exchanged
+EXCHANGED = RateMatrix(RATES - RATES.sum(1).diag(), Linear(), V)
 GAP = torch.tensor([[1, MASK, 2]])
 test_refused = refuses(r"""
     refused(8) | TypeError | length is 8, must be a ddlib.samplers.Length object such as RhoEOS\(token\)
@@ -417,6 +420,7 @@ test_refused = refuses(r"""
     refused(RhoEOS(4, fill=7)) | ValueError | fill of RhoEOS\(.*\) is 7, must be a token
     refused(RULE, Uniform(5, Linear()), Ancestral()) | TypeError | length is RhoEOS\(.*\), which needs a mask state
     refused(RULE, GIDD(5, 0.3), Ancestral()) | TypeError | needs tokens that do not change.* GIDD.* may be wrong
+    refused(RULE, EXCHANGED, Ancestral()) | TypeError | needs tokens that do not change.* RateMatrix.* may be wrong
     refused(RULE, sampler=Particles(Ancestral(), lambda z, t: t))
         | TypeError | length is RhoEOS\(.*\), which Particles.* does not support: a row has several sequences
     refused(RULE, sampler=FirstHitting()) | TypeError | which FirstHitting.* does not support: it stores values per

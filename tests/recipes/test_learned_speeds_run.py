@@ -64,6 +64,16 @@ def test_a_run_learns_and_publishes_its_speeds(tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("prepared")
+def test_another_run_starts_from_the_learned_speeds(tmp_path):
+    train(given(tmp_path / "first", steps=3))
+    speeds = learned(tmp_path / "first" / "hdlm")
+    assert open_saved(tmp_path / "first" / "hdlm").process.hierarchy.speeds != pytest.approx((2.0, 1.0), rel=1e-3)
+    train(given(tmp_path / "second", steps=1, lr=0.0, start=str(tmp_path / "first" / "hdlm")))
+    assert torch.equal(learned(tmp_path / "second" / "hdlm"), speeds)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("prepared")
 def test_nothing_is_written_where_nothing_is_learned(tmp_path):
     run = replace(given(tmp_path, steps=2), process=NOISE["hdlm"] | {"learn_speeds": False})
     train(run)

@@ -163,7 +163,7 @@ class Length(Part):
         if process.num_states == process.vocab_size:
             raise TypeError(f"length is {self!r}, which needs a mask state, {process!r} has none")
         tokens = torch.arange(process.vocab_size, device=process.device)[:, None]
-        if bool(process.reachable_from_all_tokens(tokens).any()):
+        if bool(process.replaceable(tokens).any()):
             raise TypeError(
                 f"length is {self!r}, which needs tokens that do not change once drawn, those of {process!r} may be "
                 "wrong"
