@@ -623,16 +623,19 @@ class ForwardProcess(Float64Module, Part):
         Only there does a network's output determine the distribution of a position given the others, from which Gibbs
         steps draw: a token that is never replaced determines itself.
         """
-        middle = torch.full((len(z),), 0.5, dtype=torch.float64, device=z.device)
-        return (self.token_likelihood(z, middle) > 0).all(-1)
+        return self._possible_tokens(z).all(-1)
 
     def replaceable(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """True at tokens that noise may have put in place of another one, (B, L) bool; any value at other states.
 
         Override it where that holds for all other tokens or for none: a dense tensor is not needed then.
         """
+        return self._possible_tokens(z).sum(-1) > 1
+
+    def _possible_tokens(self, z: Tokens) -> Bool[Tensor, "B L V"]:
+        """Tokens that may have become the state at a time between 0 and 1."""
         middle = torch.full((len(z),), 0.5, dtype=torch.float64, device=z.device)
-        return (self.token_likelihood(z, middle) > 0).sum(-1) > 1
+        return self.token_likelihood(z, middle) > 0
 
     def _rates(self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen) -> StateProbs:
         """``reverse_rate`` after ``sharpen`` of p(x|z); 0 from states that no noise leads to."""
