@@ -9,7 +9,7 @@ os.environ.setdefault("DDLIB_SHAPECHECK", "1")
 
 import pytest
 import torch
-from cases import SEEN, once, unchecked
+from cases import CALLED, first_call, unchecked
 from hypothesis import HealthCheck, settings
 
 from ddlib.utils import shapecheck
@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_configure(config):
     if not full(config):
-        shapecheck._strict = once(shapecheck._strict)
+        shapecheck._strict = first_call(shapecheck._strict)
 
 
 def pytest_collection_finish(session):
@@ -69,8 +69,8 @@ def warned_of_anew(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def checked_anew():
-    """Clear ``SEEN`` before every test, so that no result depends on the order of tests."""
-    SEEN.clear()
+    """Clear ``CALLED`` before every test, so that no result depends on the order of tests."""
+    CALLED.clear()
 
 
 def full(config):
