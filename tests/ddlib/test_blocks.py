@@ -105,6 +105,7 @@ KNOBS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
+@pytest.mark.usefixtures("checked_in_full")
 @settings(max_examples=examples(24))
 @given(
     st.sampled_from(list(PROCESSES)), st.sampled_from(list(NETWORKS)),
