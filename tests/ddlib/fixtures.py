@@ -186,10 +186,10 @@ def context(process, denoiser, shape, seed=0, free=None, compact=True):
     return SamplingContext(process, network, unchanged, at(1.0), free, generator)
 
 
-def serves(corrector, process):
-    """Return whether the corrector can correct on the process."""
+def serves(sampler, process):
+    """Return whether the sampler or corrector supports the process."""
     try:
-        corrector.check(process)
+        sampler.check(process)
     except TypeError:
         return False
     return True

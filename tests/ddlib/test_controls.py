@@ -1,12 +1,10 @@
 """Options of every sampler: temperature and top-p, forbidden tokens, endings, seeds of rows."""
 
-import contextlib
 import math
 
-import cases
 import pytest
 import torch
-from fixtures import LEVELS, PARENTS, Halves, V, generate, never, noise, plain, trajectory
+from fixtures import LEVELS, PARENTS, Halves, V, generate, never, noise, plain, serves, trajectory
 from refusals import refuses
 
 import ddlib as dd
@@ -19,13 +17,6 @@ from ddlib.schedules import Linear
 F64 = torch.float64
 unchecked = pytest.mark.usefixtures("as_users_call")  # shape checks are on in the other tests; here they cost seconds
 PROCESSES = {**LEVELS, "gidd": GIDD(V, 0.3), "uniform": Uniform(V, Linear())}
-
-
-def serves(sampler, process):
-    """True if the process has what the sampler requires."""
-    with contextlib.suppress(TypeError), cases.unchecked():
-        return dd.sample(process, Halves(process), (1, 1), sampler, 1) is not None
-    return False
 
 
 def quick(name):
