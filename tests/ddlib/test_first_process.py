@@ -194,7 +194,7 @@ FOLLOWS = {
 
 
 @pytest.mark.parametrize("case", FOLLOWS)
-def test_what_follows_from_what(case):
+def test_each_failure_names_the_first_that_it_rests_on(case):
     failures, rests, places, follows = FOLLOWS[case]
     assert follows_of(*failures, rests=rests, places=places) == follows
 
