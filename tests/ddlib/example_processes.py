@@ -11,11 +11,7 @@ from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked, RateMatr
 from ddlib.schedules import Cosine, Geometric, Linear, Polynomial
 
 F64 = torch.float64
-
-
 TREE = dd.hierarchies.Tree([[0, 0, 1, 1, 2, 3], [0, 1, 1, 0]], xi=[0.8, 0.6], speed=[0.7, 1.3, 2.0])
-
-
 RING = torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0) - 1.5 * torch.eye(4)
 
 
@@ -49,8 +45,6 @@ PROCESSES = {
     "plain": Plain(GIDD(4, 0.3)),
     "plain-xi": Plain(Hierarchical(TREE, Linear())),
 }
-
-
 every_process = pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCESSES)
 
 

@@ -82,6 +82,11 @@ every_pair = pytest.mark.parametrize(
 every_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS.keys())
 
 
+def noise(seed=0):
+    """A generator on the CPU."""
+    return torch.Generator().manual_seed(seed)
+
+
 def at(t, rows=1):
     """One time for each of ``rows`` sequences."""
     return torch.full((rows,), t, dtype=F64)
@@ -102,8 +107,7 @@ def with_own_times(denoiser, block_size=None):
 
 def joint(words, length, seed=0):
     """A joint distribution of sequences, (words,) * length."""
-    noise = torch.randn(words**length, dtype=F64, generator=torch.Generator().manual_seed(seed))
-    return noise.softmax(0).view([words] * length)
+    return torch.randn(words**length, dtype=F64, generator=noise(seed)).softmax(0).view([words] * length)
 
 
 def sampled(process, sampler, steps=5):
@@ -182,10 +186,10 @@ def context(process, denoiser, shape, seed=0, free=None, compact=True):
     return SamplingContext(process, network, unchanged, at(1.0), free, generator)
 
 
-def serves(corrector, process):
-    """Return whether the corrector can correct on the process."""
+def serves(sampler, process):
+    """Return whether the sampler or corrector supports the process."""
     try:
-        corrector.check(process)
+        sampler.check(process)
     except TypeError:
         return False
     return True

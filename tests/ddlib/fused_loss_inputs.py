@@ -41,6 +41,29 @@ def agree(process, layer, noisy, tolerance=1e-10, chunk=None, **options):
     close(torch.autograd.grad(ours.mean(), layer), torch.autograd.grad(theirs.mean(), layer), tolerance)
 
 
+def exact(process, layer, noisy, tree=None, rows=None, **options):
+    """The loss of each token on logits in float64, and the gradients of its mean; of child logits with a tree."""
+    wide = [p.detach().to(F64).requires_grad_() for p in layer]
+    logits = logits_of(wide) if rows is None else logits_of(wide)[..., rows]
+    options |= {} if tree is None else {"parameterization": dd.Children(tree)}
+    values = dd.training_loss(process, logits, *noisy, **options, reduction="none")
+    return values.detach(), torch.autograd.grad(values.mean(), wide)
+
+
+def agree_with_float64(process, layer, noisy, tree=None, rows=None, tolerance=2e-5, chunk=None, **options):
+    """Values without gradients (the first kernel) and in training (the second one), and all gradients."""
+    values, gradients = exact(process, layer, noisy, tree, rows, **options)
+    given = dict(x=noisy[0], z=noisy[1], t=noisy[2], bias=layer[2], chunk=chunk) | options
+    given |= {} if tree is None else {"parameterization": dd.Children(tree, rows=rows)}
+    with torch.no_grad():
+        ours = dd.linear_training_loss(process, *layer[:2], **given, reduction="none")
+    loss, per_token = dd.linear_training_loss(process, *layer[:2], **given, per_token=True)
+    close([ours, per_token, loss], [values, values, values.mean()], tolerance)
+    found = torch.autograd.grad(loss, layer)
+    assert all(one.dtype == p.dtype for one, p in zip(found, layer, strict=True))
+    close(found, gradients, tolerance)
+
+
 def agree_on_mean(ours, theirs, layer):
     """Compare losses of tokens with their mean, on the scale of the largest: huge weights may cancel in the mean."""
     close([ours], [theirs.mean()])

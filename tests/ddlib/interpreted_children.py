@@ -7,7 +7,7 @@ import fused_loss_inputs
 import pytest
 import torch
 from cases import examples, slow_but
-from fused_loss_inputs import F64, NESTED, close
+from fused_loss_inputs import F64, NESTED, agree_with_float64
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,23 +42,6 @@ def served(monkeypatch):
     monkeypatch.setattr(siblings, "TILES", Tiles(tokens=4, columns=8, depth=8, warps=4, stages=1))
 
 
-def agrees(process, tree, layer, noisy, tolerance=2e-5, chunk=None, rows=None, **options):
-    """Values without gradients and in training, and all gradients, against float64 on expanded logits."""
-    wide = [p.detach().to(F64).requires_grad_() for p in layer]
-    logits = torch.nn.functional.linear(*wide)
-    logits = logits if rows is None else logits[..., rows]
-    values = dd.training_loss(process, logits, *noisy, **options, parameterization=dd.Children(tree), reduction="none")
-    given = dict(x=noisy[0], z=noisy[1], t=noisy[2], bias=layer[2], chunk=chunk)
-    given |= dict(parameterization=dd.Children(tree, rows=rows)) | options
-    with torch.no_grad():
-        ours = dd.linear_training_loss(process, *layer[:2], **given, reduction="none")
-    loss, per_token = dd.linear_training_loss(process, *layer[:2], **given, per_token=True)
-    close([ours, per_token, loss], [values, values, values.mean()], tolerance)
-    found = torch.autograd.grad(loss, layer)
-    assert all(one.dtype == p.dtype for one, p in zip(found, layer, strict=True))
-    close(found, torch.autograd.grad(values.mean(), wide), tolerance)
-
-
 @pytest.mark.parametrize(
     "name, mode",
     slow_but(
@@ -68,7 +51,7 @@ def agrees(process, tree, layer, noisy, tolerance=2e-5, chunk=None, rows=None, *
 )  # fmt: skip
 def test_values_and_gradients(name, mode):
     process, tree = MANY[name]
-    agrees(process, tree, *batch(process, tree), mode=mode, weighting=dd.weightings.Clip(5.0))
+    agree_with_float64(process, *batch(process, tree), tree, mode=mode, weighting=dd.weightings.Clip(5.0))
 
 
 @pytest.mark.slow
@@ -76,14 +59,14 @@ def test_values_and_gradients(name, mode):
 def test_however_tokens_are_cut(chunk):
     for name in ("masked", "four-levels"):
         process, tree = MANY[name]
-        agrees(process, tree, *batch(process, tree), chunk=chunk)
+        agree_with_float64(process, *batch(process, tree), tree, chunk=chunk)
 
 
 @pytest.mark.slow
 def test_siblings_next_to_each_other_and_rows_that_are_no_states():
     process, tree = MANY["wide"]
     order = torch.cat([tree.maps[0].parents.argsort(stable=True), torch.arange(131, 138)])
-    agrees(process, tree, *batch(process, tree), rows=order.argsort())
+    agree_with_float64(process, *batch(process, tree), tree, rows=order.argsort())
 
 
 @pytest.mark.slow
@@ -92,7 +75,7 @@ def test_a_layer_that_lies_across_its_memory():
     (hidden, weight, bias), noisy = batch(process, tree)
     across = [hidden.mT.contiguous().mT, weight.T.contiguous().T, torch.stack([bias, bias], 1)[:, 0]]
     assert not any(p.is_contiguous() for p in across)
-    agrees(process, tree, [p.detach().requires_grad_() for p in across], noisy, chunk=40)
+    agree_with_float64(process, [p.detach().requires_grad_() for p in across], noisy, tree, chunk=40)
 
 
 @settings(max_examples=examples(8))
@@ -100,7 +83,7 @@ def test_a_layer_that_lies_across_its_memory():
 def test_drawn_hierarchies(hierarchy, seed, chunk, dim):
     process = dd.processes.Hierarchical(hierarchy, dd.schedules.Linear())
     layer, noisy = batch(process, hierarchy, seed, rows=3, length=2, dim=dim)
-    agrees(process, hierarchy, layer, noisy, chunk=chunk, weighting=dd.weightings.Clip(5.0))
+    agree_with_float64(process, layer, noisy, hierarchy, chunk=chunk, weighting=dd.weightings.Clip(5.0))
 
 
 @pytest.mark.slow
@@ -108,7 +91,7 @@ def test_half_precision():
     """Float16, since the interpreter cannot multiply bfloat16; see test_triton_gpu.py."""
     process, tree = MANY["wide"]
     layer, noisy = batch(process, tree, dtype=torch.float16)
-    agrees(process, tree, layer, noisy, 5e-3, weighting=dd.weightings.Clip(5.0))
+    agree_with_float64(process, layer, noisy, tree, tolerance=5e-3, weighting=dd.weightings.Clip(5.0))
 
 
 @pytest.mark.slow
@@ -116,7 +99,7 @@ def test_all_words_and_all_masks():
     process, tree = MANY["four-levels"]
     layer, (x, _, t) = batch(process, tree)
     for z in (x, torch.full_like(x, process.num_states - 1)):
-        agrees(process, tree, layer, (x, z, t))
+        agree_with_float64(process, layer, (x, z, t), tree)
 
 
 def test_nan_is_not_lost():
@@ -125,9 +108,8 @@ def test_nan_is_not_lost():
     z = torch.full_like(z, process.num_states - 1)
     with torch.no_grad():
         layer[0][0, 0] = torch.nan
-    values = dd.linear_training_loss(process, *layer[:2], x, z, t, parameterization=dd.Children(tree), per_token=True)[
-        1
-    ]
+    children = dd.Children(tree)
+    values = dd.linear_training_loss(process, *layer[:2], x, z, t, parameterization=children, per_token=True)[1]
     assert values[0, 0].isnan() and values.isfinite().sum() == values.numel() - 1
 
 

@@ -11,7 +11,7 @@ import fused_loss_inputs
 import pytest
 import torch
 from cases import examples, slow_but
-from fused_loss_inputs import F64, NESTED, close
+from fused_loss_inputs import F64, NESTED, agree_with_float64, close, exact
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,37 +55,18 @@ def served(monkeypatch):
     monkeypatch.setattr(vocab_order, "EXTRA", 40)  # some states share a product, others do not
 
 
-def exact(process, layer, noisy, **options):
-    """The loss of each token on logits in float64, and the gradients of its weighted sum."""
-    wide = [p.detach().to(F64).requires_grad_() for p in layer]
-    logits = torch.nn.functional.linear(*wide)
-    values = dd.training_loss(process, logits, *noisy, **options, reduction="none")
-    return values.detach(), torch.autograd.grad(values.mean(), wide)
-
-
-def agrees(process, layer, noisy, tolerance=2e-5, chunk=None, **options):
-    """Values without gradients (the first kernel) and in training (the second one), and all gradients."""
-    values, gradients = exact(process, layer, noisy, **options)
-    given = dict(x=noisy[0], z=noisy[1], t=noisy[2], bias=layer[2], chunk=chunk)
-    with torch.no_grad():
-        ours = dd.linear_training_loss(process, *layer[:2], **given, **options, reduction="none")
-    loss, per_token = dd.linear_training_loss(process, *layer[:2], **given, **options, per_token=True)
-    close([ours, per_token, loss], [values, values, values.mean()], tolerance)
-    close(torch.autograd.grad(loss, layer), gradients, tolerance)
-
-
 @every
 @pytest.mark.parametrize("mode", slow_but(["standard", "hard", "edges"], "standard"))
 def test_values_and_gradients(process, mode):
     layer, noisy = batch(process)
-    agrees(process, layer, noisy, mode=mode)
+    agree_with_float64(process, layer, noisy, mode=mode)
 
 
 @every
 def test_a_time_per_position(process):
     layer, (x, z, t) = batch(process, own=True)
     assert t.shape == x.shape
-    agrees(process, layer, (x, z, t), weighting=dd.weightings.Clip(5.0))
+    agree_with_float64(process, layer, (x, z, t), weighting=dd.weightings.Clip(5.0))
 
 
 @settings(max_examples=examples(15))
@@ -93,7 +74,7 @@ def test_a_time_per_position(process):
 def test_drawn_hierarchies(hierarchy, seed, chunk, dim):
     process = dd.processes.Hierarchical(hierarchy, dd.schedules.Linear())
     layer, noisy = batch(process, seed=seed, rows=3, length=2, dim=dim)
-    agrees(process, layer, noisy, chunk=chunk, weighting=dd.weightings.Clip(5.0))
+    agree_with_float64(process, layer, noisy, chunk=chunk, weighting=dd.weightings.Clip(5.0))
 
 
 @pytest.mark.parametrize("mode", ["standard", "hard"])
@@ -101,14 +82,14 @@ def test_tokens_in_every_level(mode):
     process = MANY["four-levels"]
     layer, (x, z, t) = batch(process, rows=16)
     assert set(process.level_of(z).unique().tolist()) == {0, 1, 2, 3, 4}
-    agrees(process, layer, (x, z, t), mode=mode)
+    agree_with_float64(process, layer, (x, z, t), mode=mode)
 
 
 def test_all_words_and_all_masks():
     process = MANY["four-levels"]
     layer, (x, _, t) = batch(process)
     for z in (x, torch.full_like(x, process.num_states - 1)):
-        agrees(process, layer, (x, z, t))
+        agree_with_float64(process, layer, (x, z, t))
 
 
 @pytest.mark.parametrize("name", ["masked", "four-levels"])
@@ -118,7 +99,7 @@ def test_extreme_logits(name):
     with torch.no_grad():
         layer[2].uniform_(-1e4, 1e4, generator=torch.Generator().manual_seed(0))
         assert torch.nn.functional.linear(*layer).abs().max() > 1e4
-    agrees(process, layer, noisy, tolerance=1e-4, weighting=dd.weightings.Clip(2.0))
+    agree_with_float64(process, layer, noisy, tolerance=1e-4, weighting=dd.weightings.Clip(2.0))
 
 
 def test_excluded_tokens():
@@ -129,7 +110,7 @@ def test_excluded_tokens():
         layer[2][torch.arange(131) % 7 < 3] = -torch.inf
     x = x // 7 * 7 + 4
     z = process.sample(x, t, torch.Generator().manual_seed(0))
-    agrees(process, layer, (x, z, t))
+    agree_with_float64(process, layer, (x, z, t))
 
 
 @pytest.mark.parametrize("kernel", ["online", "row"])
@@ -194,7 +175,7 @@ def test_however_rows_are_cut(columns, monkeypatch):
     monkeypatch.setattr(row, "COLUMNS", columns)
     process = MANY["wide"] if columns > 2 else MANY["clusters"]
     layer, noisy = batch(process, rows=3)
-    agrees(process, layer, noisy)
+    agree_with_float64(process, layer, noisy)
 
 
 def test_strided_hidden_states_and_transposed_matrix():
@@ -203,7 +184,7 @@ def test_strided_hidden_states_and_transposed_matrix():
     turned = [layer[0].transpose(0, 2).contiguous().transpose(0, 2), layer[1].t().contiguous().t(), layer[2]]
     turned = [p.detach().requires_grad_() for p in turned]
     assert not turned[0].is_contiguous() and not turned[1].is_contiguous()
-    agrees(process, turned, noisy)
+    agree_with_float64(process, turned, noisy)
 
 
 def test_gradients_of_each_tokens_loss():
@@ -220,17 +201,15 @@ def test_gradients_of_each_tokens_loss():
 def test_double_precision_goes_the_way_of_the_cpu():
     process = MANY["four-levels"]
     layer, noisy = batch(process, dtype=F64)
-    agrees(process, layer, noisy, tolerance=1e-12)
+    agree_with_float64(process, layer, noisy, tolerance=1e-12)
 
 
 @every
 def test_words_under_a_member_are_neighbours(process):
     hierarchy = process.hierarchy
     top = next((i for i, edge in enumerate(hierarchy.maps) if edge.spread is not None), hierarchy.depth)
-    order = Order(hierarchy, top, hard=False)
-    assert len(order.tokens) % 64 == 0 and sorted(order.tokens[: hierarchy.vocab_size].tolist()) == [
-        *range(hierarchy.vocab_size)
-    ]
+    order, size = Order(hierarchy, top, hard=False), hierarchy.vocab_size
+    assert len(order.tokens) % 64 == 0 and sorted(order.tokens[:size].tolist()) == [*range(size)]
     for level in range(1, top + 1):
         parents = hierarchy.between(0, level).parents
         for member, (low, high) in enumerate(order.bounds[level].t().tolist()):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from block_networks import F64, NETWORKS, ByBlocks, Forgetful, Sparse
 from cases import examples, slow_but
-from fixtures import THREE_TOKENS, follows, joint, with_own_times
+from fixtures import THREE_TOKENS, follows, joint, noise, with_own_times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -19,10 +19,6 @@ from ddlib.testing.oracle import exact_cavity
 PROCESSES, DRAWS = THREE_TOKENS, 3000
 
 
-def noise(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 ALONG = [
     (LeftToRight(), Ancestral(), 2), (LeftToRight(), Psi(0.5), 3), (LeftToRight(), FirstHitting(), 1),
     (LeftToRight(), Remask(0.5), 3), (RandomOrder(), Ancestral(), 2), (RandomOrder(), Psi(0.5), 3),
@@ -30,11 +26,8 @@ ALONG = [
     (RandomOrder(), Remask(0.5), 3), (Ramp(1.0), Remask(0.5), 150),
 ]  # fmt: skip
 CASES = [(name, *case) for name in PROCESSES for case in ALONG]
-
-
-NOW = (0, 13, 20, 26, 38)
-EACH = [CASES[i] if i in NOW else pytest.param(*CASES[i], marks=pytest.mark.nightly if i % 2 else pytest.mark.slow)
-        for i in range(len(CASES))]  # fmt: skip
+NOW = [CASES[i] for i in (0, 13, 20, 26, 38)]
+EACH = slow_but(CASES, *NOW, nightly=[case for case in CASES[1::2] if case not in NOW])
 
 
 @pytest.mark.statistical
@@ -59,10 +52,8 @@ def test_three_words_in_blocks_of_one_follow_theirs_in_one_step_each():
 def test_words_behind_a_block_are_seen():
     process, probs = PROCESSES["GIDD"], joint(3, 3, seed=2)
     prompt = torch.tensor([4, 4, 1]).clamp_max(process.num_states - 1)
-    words = dd.sample(
-        process, with_own_times(exact_cavity(process, probs)), (DRAWS, 3), None, 2, prompt, infill=True,
-        pace=LeftToRight(), generator=noise(3),
-    )  # fmt: skip
+    best, options = with_own_times(exact_cavity(process, probs)), {"pace": LeftToRight(), "generator": noise(3)}
+    words = dd.sample(process, best, (DRAWS, 3), None, 2, prompt, infill=True, **options)
     assert (words[:, 2] == 1).all() and follows(words[:, :2], probs[:, :, 1] / probs[:, :, 1].sum())
 
 
@@ -105,6 +96,7 @@ KNOBS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
+@pytest.mark.usefixtures("checked_in_full")
 @settings(max_examples=examples(24))
 @given(
     st.sampled_from(list(PROCESSES)), st.sampled_from(list(NETWORKS)),
@@ -113,10 +105,7 @@ KNOBS = st.fixed_dictionaries(
 )  # fmt: skip
 def test_the_same_tokens_with_and_without_a_cache(name, network, sizes, sampler, knobs, given_words, seed):
     process, (own, size) = PROCESSES[name], sizes
-    if (
-        isinstance(sampler, Confidence)
-        and process.reachable_from_all_tokens(torch.zeros(1, 1, dtype=torch.int64)).any()
-    ):
+    if isinstance(sampler, Confidence) and process.reachable_from_all_tokens(torch.tensor([[0]])).any():
         sampler = Ancestral()
     denoiser, length = NETWORKS[network](process.num_states, 3, own), 12
     prompt = torch.randint(3, (5, given_words), generator=noise(seed))
@@ -199,15 +188,13 @@ def test_blocks_of_the_prompt_are_not_drawn_and_others_are_filled_in():
 @pytest.mark.usefixtures("checked_in_full")
 def test_no_block_is_computed_behind_the_ends_of_all_texts():
     process, network = short()
-    probs = torch.tensor([0.0, 0.0, 30.0, 0.0])
+    probs = torch.tensor([0.0, 0.0, 30.0, 0.0]).double()
 
     class Ends(ByBlocks):
         def __call__(self, z, t, *, clean=None, cache=None):
             first = 0 if cache is None else cache.tokens.shape[1]
-            here = first + torch.arange(z.shape[1])
-            return super().__call__(z, t, cache=cache) + torch.where(
-                here[:, None] >= 3, probs.double(), -probs.double()
-            )
+            sign = torch.where(first + torch.arange(z.shape[1]) >= 3, 1, -1)
+            return super().__call__(z, t, cache=cache) + sign[:, None] * probs
 
     network, ending = Ends(5, 4, 2, length=40), EndOfText(2, fill=1)
     words = dd.sample(process, network, (3, 40), None, 2, endings=[ending], pace=Blocks(2), generator=noise(1))
@@ -238,16 +225,10 @@ def test_repetition_looks_at_the_whole_text():
         def __call__(self, z, t):
             return torch.zeros(*z.shape, 6)
 
-    words = dd.sample(
-        process, Flat(), (50, 6), None, 1, repetition_penalty=1e20, pace=LeftToRight(), generator=noise(0)
-    )
-    assert all(len(row.unique()) == 6 for row in words)
-    prompt = torch.tensor([6, 6, 6, 1])
-    words = dd.sample(
-        process, Flat(), (50, 4), None, 1, prompt, infill=True, repetition_penalty=1e20, pace=LeftToRight(),
-        generator=noise(0),
-    )  # fmt: skip
-    assert all(len(row.unique()) == 4 for row in words)
+    for length, given_words in (6, {}), (4, {"prompt": torch.tensor([6, 6, 6, 1]), "infill": True}):
+        options = given_words | {"repetition_penalty": 1e20, "pace": LeftToRight(), "generator": noise(0)}
+        words = dd.sample(process, Flat(), (50, length), None, 1, **options)
+        assert all(len(row.unique()) == length for row in words)
 
 
 def test_ends_come_no_earlier_than_they_may():
@@ -315,10 +296,8 @@ def test_times_of_positions_are_keyed_by_the_text(pace):
     process, network = PROCESSES["two levels"], ByBlocks(6, 3, 2)
     words = dd.sample(process, network, (6, 4), None, 3, pace=pace, seeds=range(6))
     assert torch.equal(dd.sample(process, network, (2, 4), None, 3, pace=pace, seeds=[2, 3]), words[2:4])
-    steps_seen = []
-    dd.sample(
-        process, network, (2, 4), None, 3, pace=pace, seeds=[2, 3], on_step=lambda k, t, z: steps_seen.append(t.clone())
-    )
+    steps_seen, options = [], {"on_step": lambda k, t, z: steps_seen.append(t.clone())}
+    dd.sample(process, network, (2, 4), None, 3, pace=pace, seeds=[2, 3], **options)
     assert len(steps_seen) == 3 * pace.parts(4) + 1 and steps_seen[0].shape == (2, 4)
     path = torch.stack(steps_seen)
     assert (path[0] == 1).all() and (path[-1] == 0).all() and (path.diff(dim=0) <= 0).all()

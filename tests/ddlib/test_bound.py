@@ -10,8 +10,6 @@ import ddlib as dd
 from ddlib.testing.oracle import exact_cavity, integrate_bound
 
 PROBS = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-
-
 ODD = dd.schedules.Geometric(0.3, 1.5)
 UNFINISHED = [
     dd.processes.Masked(3, ODD),
@@ -93,10 +91,8 @@ def test_a_bound_is_printed_as_one_line_with_its_error_and_its_size():
     estimate = dd.bound(process, lambda z, t: torch.zeros(*z.shape, 5), x, noise, density=own)
     tally = dd.Tally()
     tally.add(estimate.total, times=estimate.times)
-    assert (estimate.per_token.value, estimate.per_token.standard_error) == pytest.approx(
-        (tally.per_token.value, tally.per_token.standard_error)
-    )
     mean, error = estimate.per_token.value, estimate.per_token.standard_error
+    assert (mean, error) == pytest.approx((tally.per_token.value, tally.per_token.standard_error))
     assert error >= 0.1
     assert f"{estimate}" == repr(estimate) == (
         f"Bound({mean:.2f} ± {error:.2f} nats per token = diffusion {float(estimate.diffusion.mean()):.2f} "

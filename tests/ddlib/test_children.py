@@ -2,6 +2,7 @@
 
 import pickle
 
+import fixtures
 import pytest
 import torch
 from cases import examples, slow_but
@@ -89,10 +90,8 @@ def test_fused_child_logits_are_the_expanded_ones(noise, tree, shuffled):
     generic = dd.nelbo(process, dd.token_logits(tree, logits), *noisy, "generic")
     close([ours, theirs], [theirs, generic], 1e-8)
     close([ours], [theirs])
-    close(
-        torch.autograd.grad((ours * slope).sum(), layer),
-        torch.autograd.grad((theirs * slope).sum(), layer, retain_graph=True),
-    )
+    expected = torch.autograd.grad((theirs * slope).sum(), layer, retain_graph=True)
+    close(torch.autograd.grad((ours * slope).sum(), layer), expected)
     one = dd.linear_training_loss(process, hidden, weight, *noisy, bias, parameterization=meaning)
     close(torch.autograd.grad(one, layer), torch.autograd.grad(theirs.mean(), layer))
 
@@ -209,9 +208,8 @@ WAYS = [
 def frequencies(process, denoiser, meaning, sampler, n, seed=0, **options):
     """Frequency of each pair of tokens, (V, V)."""
     x = dd.sample(
-        process, denoiser, (n, 2), sampler, 8, parameterization=meaning,
-        generator=torch.Generator().manual_seed(seed), **options,
-    )  # fmt: skip
+        process, denoiser, (n, 2), sampler, 8, parameterization=meaning, generator=fixtures.noise(seed), **options
+    )
     return torch.bincount(x[:, 0] * process.vocab_size + x[:, 1], minlength=process.vocab_size**2).double()
 
 
@@ -226,8 +224,7 @@ def test_samples_from_child_logits_follow_the_token_probabilities(noise, tree, o
     ours = frequencies(process, halves, meaning, None, n, 1, **options)
     theirs = frequencies(process, lambda z, t: dd.token_logits(tree, halves(z, t)), "cavity", None, n, 2, **options)
     some = ours + theirs > 10
-    statistic = ((ours - theirs) ** 2 / (ours + theirs).clamp_min(1))[some].sum()
-    freedom = int(some.sum())
+    statistic, freedom = ((ours - theirs) ** 2 / (ours + theirs).clamp_min(1))[some].sum(), int(some.sum())
     assert abs(float(statistic) - freedom) < 5 * (2 * freedom) ** 0.5
 
 
@@ -267,11 +264,7 @@ def test_a_position_that_descends_needs_its_sibling_logits_only(products):
 
 
 ONE = torch.tensor([[3]]), torch.tensor([[8]]), torch.tensor([0.5])
-
-
 MASKS, FOUR = NOISE["masked"], TREES["four"]
-
-
 test_bad_input = refuses(r"""
     dd.nelbo(MASKS, torch.zeros(1, 1, 8), *ONE, parameterization=dd.Children(FOUR))
         | ValueError | logits has 8 columns, must have 18: .*one per state but the root, and those of tokens have V

@@ -38,6 +38,14 @@ def normal(num, dim, seed=0, dtype=torch.float64):
     return torch.randn(num, dim, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
+def points_of(rows, metric):
+    return torch.nn.functional.normalize(rows) if metric == "cosine" else rows
+
+
+def means(points, label, clusters):
+    return torch.stack([points[label == k].mean(0) for k in range(clusters)])
+
+
 @st.composite
 def assignments(draw):
     """Costs, some of them tied, and feasible bounds, different for each cluster."""
@@ -156,10 +164,9 @@ def test_the_bounds_hold_at_every_level(metric, nested, low, high):
 @given(seed=st.integers(0, 50))
 def test_the_objective_never_increases(metric, low, high, seed):
     rows = normal(60, 3, seed)
-    points = Points(torch.nn.functional.normalize(rows) if metric == "cosine" else rows, metric == "cosine")
+    points = Points(points_of(rows, metric), metric == "cosine")
     start = seeds(points, 4, torch.Generator().manual_seed(seed))
-    lower, upper = torch.full((4,), max(low, 1)), torch.full((4,), high)
-    fit = lloyd(points, start, lower, upper, 50, 0.0)
+    fit = lloyd(points, start, torch.full((4,), max(low, 1)), torch.full((4,), high), 50, 0.0)
     history = [*fit.history, points.objective(fit.label, fit.centroids)]
     assert all(after <= before * (1 + 1e-12) for before, after in pairwise(history))
     assert len(fit.history) < 50
@@ -197,18 +204,15 @@ def test_angles_of_very_long_and_very_short_rows(size):
 def test_centroids_objective_and_coherence_are_those_of_the_words_below(metric, nested):
     rows = normal(90, 5) + 3.0
     found = semantic_clusters(rows, [12, 3], metric=metric, nested=nested)
-    points = torch.nn.functional.normalize(rows) if metric == "cosine" else rows
+    points = points_of(rows, metric)
     for level, centroids in enumerate(found.centroids):
-        label = found.of_tokens(level)
-        mean = torch.stack([points[label == k].mean(0) for k in range(len(centroids))])
-        mean = torch.nn.functional.normalize(mean) if metric == "cosine" else mean
-        torch.testing.assert_close(centroids, mean)
+        label, count = found.of_tokens(level), len(centroids)
+        inner = means(points, label, count)
+        torch.testing.assert_close(centroids, points_of(inner, metric))
         squares = (points - centroids[label]).square().sum() * (0.5 if metric == "cosine" else 1.0)
         assert found.objective[level] == pytest.approx(float(squares), rel=1e-9)
-        inner = torch.stack([points[label == k].mean(0) for k in range(len(centroids))])
         cosine = torch.cosine_similarity(points, inner[label])
-        wanted = torch.stack([cosine[label == k].mean() for k in range(len(centroids))])
-        torch.testing.assert_close(found.coherence[level], wanted)
+        torch.testing.assert_close(found.coherence[level], means(cosine, label, count))
     assert torch.equal(found.of_tokens(1), found.parents[1][found.of_tokens(0)])
     assert found.objective[1] > found.objective[0]
 
@@ -255,9 +259,8 @@ def test_low_precision_is_read_as_float32(dtype):
     assert found.centroids[0].dtype == torch.float32 and not found.centroids[0].requires_grad
 
 
-def clustered(**change):
-    arguments = {"embeddings": normal(6, 3), "num_clusters": 2} | change
-    return semantic_clusters(arguments.pop("embeddings"), arguments.pop("num_clusters"), **arguments)
+def clustered(embeddings=None, num_clusters=2, **change):
+    return semantic_clusters(normal(6, 3) if embeddings is None else embeddings, num_clusters, **change)
 
 
 test_refusals_name_the_argument_its_value_and_the_rule = refuses(r"""
@@ -317,9 +320,8 @@ def test_saved_networks_are_loaded(saved):
 
 def test_another_tokenizer_or_other_embeddings_are_refused(saved):
     path, rows, _ = saved
-    other = VOCABULARY | {"cat": 1, "dog": 0}
     with pytest.raises(ValueError, match="another tokenizer"):
-        load_clusters(path, fingerprint(other))
+        load_clusters(path, fingerprint(VOCABULARY | {"cat": 1, "dog": 0}))
     with pytest.raises(ValueError, match="embeddings have hash"):
         load_clusters(path, fingerprint(VOCABULARY), embeddings=rows.float())
 
@@ -399,9 +401,9 @@ def test_a_csv_file_gives_a_tree(tmp_path):
         table_parents({"cat": ["a"]}, {"cat": 1})
 
 
-@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+@METRICS
 def test_memberships_are_a_softmax_over_the_nearest_centroids(metric):
-    rows = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
+    rows = normal(60, 5, dtype=torch.float32)
     clusters = dd.hierarchies.semantic_clusters(rows, 8, metric=metric)
     found = dd.hierarchies.soft_memberships(clusters, rows, temperature=0.3, most=3)
     index, probability = torch.tensor(found["index"]), torch.tensor(found["probability"], dtype=torch.float64)
@@ -427,7 +429,7 @@ test_memberships_are_refused = refuses("""
 
 
 def test_clusters_stand_for_their_parents_and_fit_on_a_screen():
-    found = semantic_clusters(torch.randn(400, 8, generator=torch.Generator().manual_seed(0)), [20, 4])
+    found = semantic_clusters(normal(400, 8, dtype=torch.float32), [20, 4])
     assert repr(found) == "Clusters(400 tokens in 20, 4 clusters, metric='cosine')"
     assert repr(dd.presets.hdlm_levels(found)) == repr(dd.presets.hdlm_levels(found.parents))
     bytes_of = dd.presets.hdlm_levels([vector.to(torch.uint8) for vector in found.parents])

@@ -72,9 +72,6 @@ def test_other_divergences_move_the_exact_network(kind, divergence):
     assert slope(KINDS[kind], 0.2, 0.7, divergence).abs().max() > 1e-3
 
 
-CLAIM = CLAIMS[0]
-
-
 @settings(max_examples=examples(60), deadline=None)
 @given(
     strategies.processes(strategies.all_schedules()),
@@ -83,7 +80,7 @@ CLAIM = CLAIMS[0]
     st.integers(0, 5),
 )
 def test_the_claim_holds_for_any_process_schedule_and_times(process, t, share, probs):
-    (comparison,) = CLAIM.ask(process, {"s": t * share, "t": t, "distribution": probs})
+    (comparison,) = CLAIMS[0].ask(process, {"s": t * share, "t": t, "distribution": probs})
     assert (comparison.got - comparison.expected).abs().max() < 1e-6
 
 
@@ -94,7 +91,7 @@ def test_a_teacher_at_the_wrong_time_has_a_gradient():
         def token_likelihood(self, z, t):
             return super().token_likelihood(z, (t + 0.1).clamp_max(1.0))
 
-    check = CLAIM.check(Late(3, 0.3), full=False)
+    check = CLAIMS[0].check(Late(3, 0.3), full=False)
     assert check.ok is False and "at the exact network the loss has the slope" in check.counterexample.message
 
 
@@ -189,8 +186,6 @@ M, T5, S3 = KINDS["masked"], torch.tensor([0.5, 0.6]), torch.tensor([0.1, 0.6])
 X, Z = torch.zeros(2, 2, dtype=torch.int64), torch.full((2, 2), 3)
 L, L4, EARLY = torch.zeros(2, 2, 3), torch.zeros(2, 2, 4), torch.tensor([0.1, 0.2])
 OWN = torch.tensor([[0.5, 0.6], [0.2, 0.3]])
-
-
 test_bad_options_are_refused = refuses(
     """
     dd.bridge(M, X, T5, S3) | ValueError | ^s.1. = 0.6000.* must be below t.1. = 0.6000

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 from cases import examples, slow_but
-from fixtures import LEVELS, Halves
+from fixtures import LEVELS, Halves, noise
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -57,9 +57,9 @@ class Table:
     own_times = True
 
     def __init__(self, seed=0, length=4, tokens=V, states=None):
-        noise, states = torch.Generator().manual_seed(seed), states or tokens + 1
+        states = states or tokens + 1
         self.weights = states ** torch.arange(length)
-        self.table = 1.5 * torch.randn(states**length, length, tokens, generator=noise, dtype=F64)
+        self.table = 1.5 * torch.randn(states**length, length, tokens, generator=noise(seed), dtype=F64)
         self.calls = 0
 
     def __call__(self, z, t):
@@ -233,14 +233,16 @@ def test_an_order_by_constrained_scores_draws_likelier_sequences(rule):
     """Mean log-probabilities given the constraint, with the exact network of random distributions of sequences."""
     x, gains = everything(4), []
     for seed in range(400):
-        noise = torch.Generator().manual_seed(seed)
-        after = torch.randint(-2, 3, (3, V - 1), generator=noise)  # no transition to a negative state
+        generator = noise(seed)
+        after = torch.randint(-2, 3, (3, V - 1), generator=generator)  # no transition to a negative state
         steps = {state: {v: int(to) for v, to in enumerate(row) if to >= 0} for state, row in enumerate(after)}
         fine = x[Automaton(steps, 0, [2], V, end=V - 1).accepts(x)]
         if len(fine) < 2:
             continue
-        pairs = torch.randn(3, V, V, generator=noise, dtype=F64)
-        score = torch.randn(len(x), generator=noise, dtype=F64) + sum(pairs[i, x[:, i], x[:, i + 1]] for i in range(3))
+        pairs = torch.randn(3, V, V, generator=generator, dtype=F64)
+        score = torch.randn(len(x), generator=generator, dtype=F64) + sum(
+            pairs[i, x[:, i], x[:, i + 1]] for i in range(3)
+        )
 
         def network(z, t, score=score):
             given = torch.where(agree(z, x), score, -math.inf)[..., None, None]
@@ -296,10 +298,7 @@ def test_frequencies_of_draws(steps):
         forced = Forced(x, patch)
         dd.sample(PROCESS, network, tuple(x.shape), LeftToRight(), steps, constraint=WORDS)
     number = 20_000
-    drawn = dd.sample(
-        PROCESS, network, (number, 4), LeftToRight(), steps, constraint=WORDS,
-        generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
+    drawn = dd.sample(PROCESS, network, (number, 4), LeftToRight(), steps, constraint=WORDS, generator=noise())
     counts = (drawn[:, None] == x).all(-1).sum(0)
     assert int(counts.sum()) == number
     probs = forced.log_prob.exp()
@@ -326,6 +325,9 @@ SUPPORTED = [
 ]  # fmt: skip
 
 
+OPTIONS = {}, {"temperature": 0.0}, {"top_p": 0.3}, {"top_k": 1}, {"repetition_penalty": 3.0}
+
+
 @pytest.mark.parametrize("sampler", slow_but(SUPPORTED, *SUPPORTED[1::3]), ids=repr)
 @given(arguments=automata(), seed=st.integers(0, 3), steps=st.sampled_from([1, 2, 3, 6]), data=st.data())
 @settings(max_examples=examples(80), deadline=None)
@@ -336,9 +338,7 @@ def test_every_sequence_is_accepted(sampler, arguments, seed, steps, data):
     assume(len(x))
     goal = torch.tensor(data.draw(st.sampled_from(x.tolist())))
     shown = torch.tensor(data.draw(st.lists(st.booleans(), min_size=4, max_size=4)))
-    options = data.draw(
-        st.sampled_from([{}, {"temperature": 0.0}, {"top_p": 0.3}, {"top_k": 1}, {"repetition_penalty": 3.0}])
-    )
+    options = data.draw(st.sampled_from(OPTIONS))
     pace = data.draw(st.sampled_from([None, Blocks(2)])) if sampler.supports_stopping else None
     if isinstance(sampler, InOrder) and pace is not None:
         sampler = InOrder(Lanes(1))  # a block of two positions
@@ -351,53 +351,48 @@ def test_every_sequence_is_accepted(sampler, arguments, seed, steps, data):
 
 def test_forbidden_tokens_are_excluded_before():
     choice = Automaton({0: {0: 1, 1: 2}, 1: {0: 3}, 2: {2: 3}}, 0, [3], V)  # 00 or 12
-    drawn = dd.sample(PROCESS, Table(length=2), (50, 2), LeftToRight(), 2, constraint=choice, forbidden=[2])
-    assert drawn.unique(dim=0).tolist() == [[0, 0]]  # a 1 would lead nowhere
-    prompted = dd.sample(
-        PROCESS, Table(length=2), (9, 2), LeftToRight(), 2, torch.tensor([MASK, 2]), infill=True, constraint=choice,
-        forbidden=[2],
-    )  # fmt: skip
-    assert prompted.unique(dim=0).tolist() == [[1, 2]]  # the prompt may hold it
+    prompted = {"prompt": torch.tensor([MASK, 2]), "infill": True}
+    # a 1 would lead nowhere; the prompt may hold a 2
+    for options, found in ({}, [0, 0]), (prompted, [1, 2]):
+        options = options | {"constraint": choice, "forbidden": [2]}
+        drawn = dd.sample(PROCESS, Table(length=2), (50, 2), LeftToRight(), 2, **options)
+        assert drawn.unique(dim=0).tolist() == [found]
 
 
 def test_a_constraint_that_all_sequences_satisfy_changes_nothing():
     anything = Automaton({7: dict.fromkeys(range(V), 7)}, 7, [7], V)
+    options = {"top_p": 0.9, "seeds": list(range(8))}
     for sampler in SUPPORTED:
-        drawn = [
-            dd.sample(
-                PROCESS, Table(1), (8, 4), sampler, 3, constraint=constraint, top_p=0.9, seeds=list(range(8))
-            )
-            for constraint in (None, anything)
-        ]  # fmt: skip
-        assert torch.equal(*drawn), sampler
+        free = dd.sample(PROCESS, Table(1), (8, 4), sampler, 3, **options)
+        assert torch.equal(dd.sample(PROCESS, Table(1), (8, 4), sampler, 3, constraint=anything, **options), free), (
+            sampler
+        )
 
 
 @pytest.mark.parametrize("sampler", [LeftToRight(), Confidence(), Ancestral(), EntropyBounded(1.0)], ids=repr)
-def test_a_row_does_not_depend_on_its_batch(sampler):
+def test_a_row_does_not_depend_on_its_batch(sampler, monkeypatch):
     prompt = torch.tensor([[MASK, MASK, 1], [0, MASK, MASK], [MASK] * 3, [1, 0, MASK]])
     options = {"sampler": sampler, "steps": 3, "infill": True, "constraint": WORDS}
     whole = dd.sample(PROCESS, Table(2), (4, 4), prompt=prompt, seeds=[5, 6, 7, 8], **options)
     for row in range(4):
         alone = dd.sample(PROCESS, Table(2), (1, 4), prompt=prompt[row : row + 1], seeds=[5 + row], **options)
         assert torch.equal(alone[0], whole[row])
-    rows = 64
-    with pytest.MonkeyPatch.context() as patch:
-        seeds = list(range(rows))
-        large = dd.sample(PROCESS, Table(2), (rows, 4), sampler, 2, constraint=WORDS, seeds=seeds)
-        patch.setattr(joint, "_HELD", 1)  # row by row
-        assert torch.equal(dd.sample(PROCESS, Table(2), (rows, 4), sampler, 2, constraint=WORDS, seeds=seeds), large)
+    many = {"constraint": WORDS, "seeds": list(range(64))}
+    large = dd.sample(PROCESS, Table(2), (64, 4), sampler, 2, **many)
+    monkeypatch.setattr(joint, "_HELD", 1)  # row by row
+    assert torch.equal(dd.sample(PROCESS, Table(2), (64, 4), sampler, 2, **many), large)
 
 
 def test_several_masks_and_child_logits():
     drawn = dd.sample(Masked(V, Linear(), masks=3), lambda z, t: Table(1)(z.clamp_max(V), t), (9, 4), Ancestral(), 3,
                       constraint=WORDS)  # fmt: skip
     assert bool(WORDS.accepts(drawn).all())
-    children = [
-        dd.sample(PROCESS, Table(1), (9, 4), Confidence(), 3, constraint=WORDS, parameterization=meaning,
-                  seeds=list(range(9)))
+    options = {"constraint": WORDS, "seeds": list(range(9))}
+    cavity, children = (
+        dd.sample(PROCESS, Table(1), (9, 4), Confidence(), 3, parameterization=meaning, **options)
         for meaning in ("cavity", "children")
-    ]  # fmt: skip
-    assert torch.equal(*children)
+    )
+    assert torch.equal(cavity, children)
 
 
 def test_guidance_acts_before_the_constraint():
@@ -407,15 +402,13 @@ def test_guidance_acts_before_the_constraint():
 
 
 def test_an_ending_at_the_end_of_the_constraint_saves_calls():
-    network = [Table(1), Table(1)]
-    endings = [[], [EndOfText(3)]]
-    drawn = [
-        dd.sample(PROCESS, table, (1, 4), LeftToRight(), 4, constraint=WORDS, endings=some, seeds=[4])
-        for table, some in zip(network, endings, strict=True)
-    ]
-    assert torch.equal(*drawn)
-    shown = int((drawn[0] != 3).sum())
-    assert shown < 3 and (network[0].calls, network[1].calls) == (4, shown + 1)
+    networks = Table(1), Table(1)
+    whole, ended = (
+        dd.sample(PROCESS, network, (1, 4), LeftToRight(), 4, constraint=WORDS, endings=endings, seeds=[4])
+        for network, endings in zip(networks, ([], [EndOfText(3)]), strict=True)
+    )
+    shown = int((whole != 3).sum())
+    assert torch.equal(whole, ended) and shown < 3 and [each.calls for each in networks] == [4, shown + 1]
 
 
 def test_many_states_and_very_unlikely_tokens():

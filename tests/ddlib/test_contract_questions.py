@@ -209,9 +209,8 @@ def test_a_process_has_the_modes_that_it_lists(process):
 
 def test_the_papers_hard_mode_and_edges_are_those_of_hierarchies():
     assert Hierarchical.modes == Masked.modes == ("standard", "hard", "edges")
-    assert {type(process).modes for process in EVERY.values() if not isinstance(process, Hierarchical)} == {
-        ("standard",)
-    }
+    others = {type(process).modes for process in EVERY.values() if not isinstance(process, Hierarchical)}
+    assert others == {("standard",)}
 
 
 @pytest.mark.parametrize(
@@ -278,9 +277,10 @@ def test_no_module_outside_processes_tests_for_the_class_hierarchical():
     root = Path(dd.__file__).parent
     found = []
     for path in root.rglob("*.py"):
-        if root / "processes" in path.parents:
+        text = path.read_text()
+        if root / "processes" in path.parents or "Hierarchical" not in text:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(ast.parse(text)):
             name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
             if name in ("isinstance", "issubclass", "cast") and "Hierarchical" in ast.unparse(node):
                 found.append(f"{path.relative_to(root)}:{node.lineno}")

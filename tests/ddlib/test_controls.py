@@ -1,12 +1,10 @@
 """Options of every sampler: temperature and top-p, forbidden tokens, endings, seeds of rows."""
 
-import contextlib
 import math
 
-import cases
 import pytest
 import torch
-from fixtures import LEVELS, PARENTS, Halves, V, generate, never, plain, trajectory
+from fixtures import LEVELS, PARENTS, Halves, V, generate, never, noise, plain, serves, trajectory
 from refusals import refuses
 
 import ddlib as dd
@@ -19,13 +17,6 @@ from ddlib.schedules import Linear
 F64 = torch.float64
 unchecked = pytest.mark.usefixtures("as_users_call")  # shape checks are on in the other tests; here they cost seconds
 PROCESSES = {**LEVELS, "gidd": GIDD(V, 0.3), "uniform": Uniform(V, Linear())}
-
-
-def serves(sampler, process):
-    """True if the process has what the sampler requires."""
-    with contextlib.suppress(TypeError), cases.unchecked():
-        return dd.sample(process, Halves(process), (1, 1), sampler, 1) is not None
-    return False
 
 
 def quick(name):
@@ -73,8 +64,7 @@ def counts(**options):
 
 
 def test_a_scheduled_option_is_evaluated_at_the_time_of_every_step():
-    called_at = []
-    grid = torch.tensor([1.0, 0.75, 0.25, 0.0])
+    called_at, grid = [], torch.tensor([1.0, 0.75, 0.25, 0.0])
 
     def knob(t):
         called_at.append(t)
@@ -88,8 +78,7 @@ def test_a_scheduled_option_is_evaluated_at_the_time_of_every_step():
 def test_a_temperature_that_falls_is_greedy_only_where_it_is_zero():
     """Half the tokens are drawn while t > 1/2, at temperature 1, the other half are the likeliest."""
     share = counts(steps=40, temperature=lambda t: 1.0 if t > 0.5 else 0.0)
-    want = 0.5 * PROBS + 0.5 * torch.eye(V)[PROBS.argmax()]
-    assert (share - want).abs().max() < 0.05
+    assert (share - 0.5 * PROBS - 0.5 * torch.eye(V)[PROBS.argmax()]).abs().max() < 0.05
 
 
 @pytest.mark.parametrize(
@@ -101,10 +90,8 @@ def test_a_temperature_that_falls_is_greedy_only_where_it_is_zero():
 )  # fmt: skip
 def test_top_k_and_min_p_keep_the_likeliest_in_proportion(options, kept):
     want = torch.zeros(V).index_copy(0, torch.tensor(kept), PROBS[kept] ** (1 / options.get("temperature", 1)))
-    want = want / want.sum()
     found = counts(**options)
-    assert found.nonzero()[:, 0].tolist() == kept
-    assert (found - want).abs().max() < 0.05
+    assert found.nonzero()[:, 0].tolist() == kept and (found - want / want.sum()).abs().max() < 0.05
 
 
 @unchecked
@@ -122,14 +109,11 @@ def test_forbidden_tokens_give_the_conditional_distribution_without_them(process
     def without(z, t):
         return Halves(process)(z, t).masked_fill(torch.tensor([0, 1, 0, 1, 0, 0]).bool(), -torch.inf)
 
-    ours, theirs = generate(process, Halves(process), forbidden=(1, 3)), generate(process, without)
-    assert torch.equal(ours, theirs)
+    assert torch.equal(generate(process, Halves(process), forbidden=(1, 3)), generate(process, without))
 
 
 @unchecked
-@pytest.mark.parametrize(
-    "name", ["masked", *(pytest.param(n, marks=quick(n)) for n in ("hdlm", "levels")), "levels-xi"]
-)
+@some_levels
 @pytest.mark.parametrize("options", [{"forbidden": [1, 3]}, {"repetition_penalty": 3.0}], ids=str)
 def test_child_logits_and_those_of_words_draw_the_same_text(name, options):
     process, tree = LEVELS[name], Tree([PARENTS])
@@ -141,9 +125,7 @@ def test_child_logits_and_those_of_words_draw_the_same_text(name, options):
 
 
 @unchecked
-@pytest.mark.parametrize(
-    "name", ["masked", *(pytest.param(n, marks=quick(n)) for n in ("hdlm", "levels")), "levels-xi"]
-)
+@some_levels
 @pytest.mark.parametrize("sampler", [FirstHitting(), Confidence()], ids=repr)
 def test_a_strong_repetition_penalty_avoids_repetition(name, sampler):
     process, edges = LEVELS[name], len(LEVELS[name].levels) - 1
@@ -219,30 +201,25 @@ PAIRS = RateMatrix(  # tokens are exchanged in pairs
 )
 
 
-@every_process
-def test_a_confident_network_stops_early_with_the_likeliest_tokens(process):
+def stops_early(process, steps, shape):
     """A network that is certain is called at the start and once more, for every number of steps."""
-    sure = torch.full((V,), -30.0)
-    sure[2] = 0.0
-    calls = []
+    calls, sure = [], torch.full((process.vocab_size,), -30.0).index_fill(0, torch.tensor(2), 0.0)
 
     def network(z, t):
         calls.append(float(t[0]))
-        return sure.expand(*z.shape, V)
+        return sure.expand(*z.shape, -1)
 
-    words = generate(process, network, Ancestral(), steps=50, endings=[Settled()])
-    assert (words == 2).all() and calls == pytest.approx([1.0, 0.98], abs=1e-6)
+    words = generate(process, network, Ancestral(), shape, steps=steps, endings=[Settled()])
+    assert (words == 2).all() and calls == pytest.approx([1.0, 1 - 1 / steps], abs=1e-6)
+
+
+@every_process
+def test_a_confident_network_stops_early_with_the_likeliest_tokens(process):
+    stops_early(process, 50, (4, 5))
 
 
 def test_tokens_that_are_exchanged_are_fixed_like_masks():
-    logits, calls = torch.tensor([-30.0, -30.0, 0.0, -30.0]), []
-
-    def network(z, t):
-        calls.append(float(t[0]))
-        return logits.expand(*z.shape, 4)
-
-    x = generate(PAIRS, network, Ancestral(), shape=(3, 8), steps=4, endings=[Settled()])
-    assert (x == 2).all() and calls == pytest.approx([1.0, 0.75], abs=1e-6)
+    stops_early(PAIRS, 4, (3, 8))
 
 
 @unchecked
@@ -265,8 +242,7 @@ def test_a_sampler_that_never_stops_draws_the_same_with_no_more_calls_on_the_gri
 
 
 def test_rows_that_are_sure_stop_alone():
-    sure = torch.full((V,), -30.0)
-    sure[2] = 0.0
+    sure = torch.full((V,), -30.0).index_fill(0, torch.tensor(2), 0.0)
 
     def network(z, t):  # rows differ by their prompt
         return torch.where((z[:, :1] == 0)[..., None], sure, PROBS.log()).expand(*z.shape, V)
@@ -330,6 +306,6 @@ test_bad_input_is_named_before_the_network_is_called = refuses(r"""
 
 def test_an_end_that_other_tokens_may_have_become_does_not_stop_a_sequence():
     logits = torch.tensor([0.55, 0.05, 0.2, 0.2]).log()
-    options = {"endings": [EndOfText(1)], "generator": torch.Generator().manual_seed(0)}
+    options = {"endings": [EndOfText(1)], "generator": noise()}
     x = dd.sample(PAIRS, lambda z, t: logits.expand(*z.shape, 4), (2000, 1), steps=8, **options)
     assert abs(float((x == 1).double().mean()) - 0.05) < 0.02

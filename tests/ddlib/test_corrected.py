@@ -3,7 +3,21 @@
 import pytest
 import torch
 from cases import slow_but
-from fixtures import CORRECTORS, IN_PLACE, LEVELS, PAIR, Halves, at, context, generate, plain, row_by_row, serves
+from fixtures import (
+    CORRECTORS,
+    IN_PLACE,
+    LEVELS,
+    PAIR,
+    Halves,
+    at,
+    context,
+    generate,
+    never,
+    noise,
+    plain,
+    row_by_row,
+    serves,
+)
 from refusals import refuses
 
 import ddlib as dd
@@ -44,19 +58,16 @@ def test_corrections_are_made_in_the_interval_after_the_step_and_the_prompt_stan
 
 
 def test_properties_follow_from_sampler_and_corrector():
-    assert (
-        Corrected(Ancestral(), Gibbs(), 3).max_model_calls == 4
-        and Corrected(Ancestral(), Gibbs()).max_finalize_calls == 1
-    )
+    assert Corrected(Ancestral(), Gibbs(), 3).max_model_calls == 4
+    assert Corrected(Ancestral(), Gibbs()).max_finalize_calls == 1
     assert Corrected(Ancestral(), SelfCorrection(steps=9)).max_model_calls == 1
     assert Corrected(Ancestral(), SelfCorrection(steps=9)).max_finalize_calls == 10
     exact = {repr(c): Corrected(Ancestral(), c).consistent_joint for c in (*CORRECTORS, Gibbs())}
     assert [text for text, right in exact.items() if right] == [repr(c) for c in (*CORRECTORS[:2], Gibbs())]
     assert [Corrected(Ancestral(), c).exact_marginals for c in CORRECTORS] == [True] * 4 + [False]
     assert Corrected(Corrected(Ancestral(), Gibbs()), SelfCorrection(steps=9)).max_finalize_calls == 10
-    assert repr(Corrected(Remask(0.1), EdgeBalance())).endswith(
-        "EdgeBalance(strength=1.0), steps=1, interval=(0.0, 1.0))"
-    )
+    end = "EdgeBalance(strength=1.0), steps=1, interval=(0.0, 1.0))"
+    assert repr(Corrected(Remask(0.1), EdgeBalance())).endswith(end)
 
 
 MENDED = [("uniform", Gibbs()), ("masked", EdgeBalance()), ("masked", ForwardBackward()), ("clusters", EdgeBalance())]
@@ -68,8 +79,7 @@ def test_corrections_repair_the_error_of_long_steps(name, corrector):
     process = {**IN_PLACE, "masked": Masked(3, Linear())}[name]
     errors = []
     for sampler in (Ancestral(), Corrected(Ancestral(), corrector, 4)):
-        generator = torch.Generator().manual_seed(0)
-        x = dd.sample(process, exact_cavity(process, PAIR), (10_000, 2), sampler, 4, generator=generator)
+        x = dd.sample(process, exact_cavity(process, PAIR), (10_000, 2), sampler, 4, generator=noise())
         share = torch.bincount(3 * x[:, 0] + x[:, 1], minlength=9) / len(x)
         errors.append(float((share - PAIR.flatten()).abs().sum()))
     assert errors[1] < 0.85 * errors[0]
@@ -134,9 +144,6 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
 
 
 def refused(name, corrector):
-    def never(z, t):
-        raise AssertionError("the network was called")
-
     process = GIDD(6, 0.2) if name == "gidd" else LEVELS[name]
     generate(process, never, Corrected(Ancestral(), corrector))
 
@@ -145,9 +152,8 @@ def refused(name, corrector):
 
 
 def test_parts_of_short_strings_are_read_again():
-    read = dd.parts.read(
-        "samplers", 'corrected:predictor=ancestral,corrector={"kind": "gibbs", "positions": 4},steps=2'
-    )
+    given = 'corrected:predictor=ancestral,corrector={"kind": "gibbs", "positions": 4},steps=2'
+    read = dd.parts.read("samplers", given)
     assert read["corrector"] == {"kind": "gibbs", "positions": 4, "select": "random"}
     assert dd.parts.read("samplers", read) == read
 
@@ -170,11 +176,10 @@ test_values_that_cannot_be_are_refused_by_their_place = refuses(r"""
 
 
 def test_a_class_of_another_kind_is_refused_with_the_expected_package():
-    assert dd.registry.package_of("correctors") == dd.registry.package_of("samplers") == "ddlib.samplers"
-    assert (
-        dd.registry.package_of("presets") == "ddlib.presets"
-        and dd.registry.package_of("schedules") == "ddlib.schedules"
-    )
+    packages = {kind: f"ddlib.{kind}" for kind in ("samplers", "presets", "schedules")} | {
+        "correctors": "ddlib.samplers"
+    }
+    assert {kind: dd.registry.package_of(kind) for kind in packages} == packages
 
 
 @pytest.mark.parametrize("corrector", [EdgeBalance(1.0), ForwardBackward(1.0)])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from cases import examples, slow_but
 from example_processes import every_process
-from fixtures import F64, IN_PLACE, PAIR, Halves, at, context, generate, serves
+from fixtures import F64, IN_PLACE, PAIR, Halves, at, context, generate, noise, serves
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -143,11 +143,8 @@ def test_reachability_agrees_with_the_likelihoods(process, t):
 @every_process
 def test_reachability_agrees_with_the_base_class(process):
     states = torch.arange(process.num_states)[None].expand(2, -1)
-    assert torch.equal(
-        process.reachable_from_all_tokens(states), ForwardProcess.reachable_from_all_tokens(process, states)
-    )
-    tokens = states[:, : process.vocab_size]
-    assert torch.equal(process.replaceable(tokens), ForwardProcess.replaceable(process, tokens))
+    for name, z in ("reachable_from_all_tokens", states), ("replaceable", states[:, : process.vocab_size]):
+        assert torch.equal(getattr(process, name)(z), getattr(ForwardProcess, name)(process, z)), name
 
 
 @pytest.mark.statistical
@@ -161,10 +158,8 @@ def test_margins_find_the_word_that_does_not_fit():
 
     shares = {}
     for select in ("random", "margin"):
-        run = context(process, network, z.shape)
-        shares[select] = float(
-            (Gibbs(1, select).correct(run, z, at(0.1, 400), at(0.1, 400))[:, 3] != 5).double().mean()
-        )
+        run, when = context(process, network, z.shape), at(0.1, 400)
+        shares[select] = float((Gibbs(1, select).correct(run, z, when, when)[:, 3] != 5).double().mean())
     assert shares["random"] < 0.2 and shares["margin"] > 0.8
 
 
@@ -179,24 +174,27 @@ def sure(z, t):
     return 3 * torch.nn.functional.one_hot(PATTERN, 4).double().expand(*z.shape, 4)
 
 
+class Sure(Halves):
+    """The same in halves."""
+
+    def features(self, z, t):
+        super().features(z, t)
+        return sure(z, t)
+
+    def output_weights(self):
+        return torch.eye(4).double(), None
+
+
 def test_self_correction_mends_a_word_at_a_time_until_nothing_is_left():
     process, z = Uniform(4, Linear()), PATTERN.repeat(3, 1)
     z[1, 0], z[2] = 3, torch.tensor([1, 1, 3, 3])
-    halves = Halves(process)
-    halves.features, halves.output_weights = (
-        lambda z, t: (count(halves, z), sure(z, t))[1],
-        lambda: (torch.eye(4).double(), None),
-    )
+    halves = Sure(process)
     run = context(process, halves, z.shape)
     once = SelfCorrection(steps=1).end(run, z)
     assert (once != z).sum(1).tolist() == [0, 1, 1]
     halves.calls = halves.sequences = 0
     assert torch.equal(SelfCorrection().end(run, z), PATTERN.expand(3, -1))
     assert (halves.calls, halves.sequences) == (5, 1 + 2 + 5)  # one look more than there are words to mend
-
-
-def count(halves, z):
-    halves.calls, halves.sequences = halves.calls + 1, halves.sequences + len(z)
 
 
 def test_self_correction_stops_without_progress_and_keeps_the_prompt():
@@ -215,8 +213,6 @@ def test_self_correction_stops_without_progress_and_keeps_the_prompt():
 
 def test_self_correction_acts_on_finished_words():
     process = Uniform(4, Linear())
-    drawn = [
-        dd.sample(process, sure, (50, 4), sampler, 3, generator=torch.Generator().manual_seed(0))
-        for sampler in (Ancestral(), Corrected(Ancestral(), SelfCorrection()))
-    ]
+    samplers = Ancestral(), Corrected(Ancestral(), SelfCorrection())
+    drawn = [dd.sample(process, sure, (50, 4), sampler, 3, generator=noise()) for sampler in samplers]
     assert (drawn[0] != PATTERN).any() and (drawn[1] == PATTERN).all()

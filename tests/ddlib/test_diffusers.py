@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from cases import slow_but
+from fixtures import noise
 from refusals import refuses
 
 import ddlib as dd
@@ -32,10 +33,6 @@ def network(z, t):
     """Looks at every position, at its neighbours and at the time."""
     own = TABLE[z]
     return own + own.mean(1, keepdim=True) + t.to(torch.float64).view(-1, 1, 1) * own.roll(1, 1)
-
-
-def noise(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def drawn(scheduler, shape, generator, **options):

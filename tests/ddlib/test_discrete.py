@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 from cases import examples, slow_but
-from fixtures import never
+from fixtures import never, noise
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -121,11 +121,8 @@ def test_the_bound_on_a_grid_is_the_sum_over_all_paths(process, steps):
 def test_one_drawn_step_per_text_has_the_mean_of_the_grid(process):
     rows, steps, denoiser = 20_000, 3, network(process)
     x = torch.tensor([[0, process.vocab_size - 1]])
-    found = (
-        dd.bound(process, denoiser, x.expand(rows, -1).contiguous(), torch.Generator().manual_seed(1), steps=steps)
-        .total.sum(-1)
-        .double()
-    )
+    bound = dd.bound(process, denoiser, x.expand(rows, -1).contiguous(), noise(1), steps=steps)
+    found = bound.total.sum(-1).double()
     error = float(found.std()) / math.sqrt(rows)
     assert float(found.mean()) == pytest.approx(on_a_grid(process, denoiser, x, steps), abs=4.5 * error)
     assert error < 0.1
@@ -149,12 +146,13 @@ def falls(process, seed):
     probs = torch.rand(words, words, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** 3
     probs = probs / probs.sum()
     best = exact_cavity(process, probs)
-    pairs = texts(words)
-    found = [
-        sum(float(probs[tuple(x)]) * on_a_grid(process, best, x[None], steps) for x in pairs) for steps in (1, 2, 4, 8)
-    ]
+
+    def mean(cost):
+        return sum(float(probs[tuple(x)] * cost(x[None])) for x in texts(words))
+
+    found = [mean(lambda x, steps=steps: on_a_grid(process, best, x, steps)) for steps in (1, 2, 4, 8)]
     assert all(late <= early + 1e-9 for early, late in pairwise(found))
-    ends = sum(float(probs[tuple(x)] * process.prior_kl(x[None]).sum()) for x in pairs)
+    ends = mean(lambda x: process.prior_kl(x).sum())
     limit = float(integrate_bound(process, probs, best, points=40)) + ends
     assert limit - 1e-4 <= found[-1] <= limit + (found[0] - limit) / 2 + 1e-4
 
@@ -162,7 +160,7 @@ def falls(process, seed):
 def test_a_cut_interval_and_both_ends_are_counted():
     process, x = dd.presets.hdlm([0, 0, 1], xi=0.8), torch.tensor([[0, 1, 2, 2]]).repeat(64, 1)
     denoiser = lambda z, t: torch.zeros(*z.shape, 3)  # noqa: E731
-    generator = torch.Generator().manual_seed(0)
+    generator = noise()
     found = dd.bound(process, denoiser, x, generator, interval=(0.1, 0.8), steps=7)
     whole = dd.bound(process, denoiser, x, generator, interval=(0.1, 0.8))
     assert torch.allclose(found.prior, whole.prior) and float(found.prior.min()) > 0

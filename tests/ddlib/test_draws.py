@@ -98,9 +98,8 @@ def test_landing_draws_from_the_posterior_at_every_position(process):
         z = torch.full((1, 2), start)
         exact = process.posterior(p, z, t, s)[0]
         many = z.expand(n, 2).contiguous()
-        drawn = process.sample_given_level(
-            p.log().float().expand(n, -1, -1), many, t.expand(n), s.expand(n), None, generator
-        )
+        logits = p.log().float().expand(n, -1, -1)
+        drawn = process.sample_given_level(logits, many, t.expand(n), s.expand(n), None, generator)
         for i in range(2):
             counts = torch.bincount(drawn[:, i], minlength=process.num_states)
             error = (counts - n * exact[i]).abs()
@@ -125,9 +124,8 @@ def test_a_users_process_may_have_no_constants():
     class Coin(ForwardProcess):
         def marginal(self, x, t):
             self.check_inputs(x=x, t=t)
-            return (1 - t[:, None, None] / 2) * torch.stack([x == 0, x == 1], -1) + t[:, None, None] / 2 * (
-                torch.stack([x == 1, x == 0], -1)
-            )
+            half = t[:, None, None] / 2
+            return (1 - half) * torch.stack([x == 0, x == 1], -1) + half * torch.stack([x == 1, x == 0], -1)
 
         def rate_matrix(self, t):
             raise NotImplementedError
@@ -143,11 +141,9 @@ def test_a_users_process_may_have_no_constants():
 @pytest.mark.parametrize("process", [GIDD(5, 0.0), GIDD(5, 0.3), Uniform(5, Linear())], ids=str)
 def test_the_rarest_noise_is_drawn_at_times_given_in_float32_too(process, monkeypatch):
     """At t = 1e-9 a token is redrawn once in 10^9: float32 cannot distinguish that from never."""
-    largest = 1 - 1e-10
-    monkeypatch.setattr(
-        "ddlib.processes.interpolating.rand", lambda shape, *_: torch.full(tuple(shape), largest, dtype=F64)
-    )
-    monkeypatch.setattr("ddlib.processes.base.rand", lambda shape, *_: torch.full(tuple(shape), largest, dtype=F64))
+    for module in ("interpolating", "base"):
+        largest = lambda shape, *_: torch.full(tuple(shape), 1 - 1e-10, dtype=F64)  # noqa: E731
+        monkeypatch.setattr(f"ddlib.processes.{module}.rand", largest)
     x = torch.zeros(1, 2, dtype=torch.int64)
     for dtype in (torch.float32, F64):
         assert (process.sample(x, torch.tensor([1e-9], dtype=dtype)) != x).all()

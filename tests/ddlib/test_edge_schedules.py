@@ -132,14 +132,15 @@ def test_windows_in_turn_have_a_closed_form(inner, data, fraction, t):
 def test_every_cluster_is_drawn_before_the_first_token():
     process = dd.presets.staged([0, 0, 0, 1, 1, 1])
     logits = torch.randn(6, generator=torch.Generator().manual_seed(0))
-    seen = []
+    times, levels = [], []
 
     def keep(step, t, z):
-        seen.append((float(t[0]), set(process.level_of(z).flatten().tolist())))
+        times.append(float(t[0]))
+        levels.append(set(process.level_of(z).flatten().tolist()))
 
     dd.sample(process, lambda z, t: logits.expand(*z.shape, 6), (64, 16), steps=32, on_step=keep)
-    assert all(levels <= ({1, 2} if t >= 0.5 else {0, 1}) for t, levels in seen)
-    assert {0, 1} in [levels for _, levels in seen] and {1, 2} in [levels for _, levels in seen]
+    assert all(each <= ({1, 2} if t >= 0.5 else {0, 1}) for t, each in zip(times, levels, strict=True))
+    assert {0, 1} in levels and {1, 2} in levels
 
 
 def test_a_posterior_does_not_depend_on_the_time_of_a_state():
@@ -164,9 +165,8 @@ def test_a_posterior_does_not_depend_on_the_time_of_a_state():
 
 def test_no_flux_enters_an_empty_level_when_a_window_starts():
     process = Hierarchical(TREE, [Linear(), Window(Linear(), 0.25, 1.0)])
-    occupancies, weights, inflow = (
-        getattr(process.chain, each)(at(0.25)) for each in ("occupancies", "weights", "inflow")
-    )
+    chain, t = process.chain, at(0.25)
+    occupancies, weights, inflow = chain.occupancies(t), chain.weights(t), chain.inflow(t)
     assert (occupancies * weights)[0].tolist() == pytest.approx(inflow[0].tolist()) and float(inflow[0, 2]) == 0
     assert process.schedules[1].expression().subs(TIME, sympy.Rational(1, 4)) == 1
 
@@ -260,11 +260,8 @@ def test_mask_time_uniform_after_the_tokens_jump(alpha):
 
 
 def test_plain_values_hold_a_list_of_schedules():
-    given = {"kind": "tree", "parents": [[0, 0, 1, 1]]}
-    process = dd.build(
-        "processes",
-        {"kind": "hierarchical", "hierarchy": given, "schedule": ["cosine", {"kind": "polynomial", "power": 2}]},
-    )
+    tree, schedules = {"kind": "tree", "parents": [[0, 0, 1, 1]]}, ["cosine", {"kind": "polynomial", "power": 2}]
+    process = dd.build("processes", {"kind": "hierarchical", "hierarchy": tree, "schedule": schedules})
     assert [type(each).__name__ for each in process.schedules] == ["Cosine", "Polynomial"]
     assert dd.values(dd.build("processes", dd.values(process))) == dd.values(process)
     assert dd.values(process)["schedule"][1] == {"kind": "polynomial", "power": 2.0}

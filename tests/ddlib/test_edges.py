@@ -6,7 +6,7 @@ import pytest
 import torch
 from cases import examples, slow_but
 from fixtures import PAIR_OF_FOUR as PAIR
-from fused_loss_inputs import NESTED, agree, agree_under_autocast, batch, close
+from fused_loss_inputs import NESTED, agree, agree_under_autocast, batch, close, logits_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,30 +79,22 @@ def climbing(process, denoiser, t):
             word, state, context = x[here, position], z[here, position], z[here, other]
             u = tree.between(0, j).entry(word, tree.local(state, j))
             possible = u > 0
-            word, state, context, mass = (
-                word[possible],
-                state[possible],
-                context[possible],
-                (chance[here] * u)[possible],
-            )
+            word, state, context = (each[possible] for each in (word, state, context))
+            mass, local = (chance[here] * u)[possible], tree.local(state, j)
             probs = torch.zeros(len(word), tree.levels[j - 1], dtype=F64)
             for i in range(j, tree.depth + 1):
-                members = range(tree.levels[i])
-                for member in members:
-                    up = torch.tensor([member]) if i > j else None
-                    local = tree.local(state, j)
-                    climb = (
-                        tree.between(j, i).entry(local, up.expand_as(local)) if i > j else (local == member).double()
-                    )
-                    member_state = torch.full_like(state, tree.offsets[i] + member)
-                    both = torch.stack([member_state, context] if position == 0 else [context, member_state], 1)
+                for member in range(tree.levels[i]):
+                    same = torch.full_like(local, member)
+                    climb = tree.between(j, i).entry(local, same) if i > j else (local == member).double()
+                    pair = same + tree.offsets[i], context
+                    both = torch.stack(pair if position == 0 else pair[::-1], 1)
                     words = denoiser(both, at(t, len(both)))[:, position].softmax(-1)
                     u_p = tree.level_probs(words)[j - 1]
                     joint = tree.between(j - 1, j).column(local) * u_p
                     pi = joint / joint.sum(-1, keepdim=True)
                     probs += (share[i] / share[j:].sum() * climb)[:, None] * pi
             lower = torch.eye(tree.levels[0], dtype=F64) if j == 1 else tree.between(0, j - 1).matrix()
-            truth = tree.between(j - 1, j).column(tree.local(state, j)) * lower[word]
+            truth = tree.between(j - 1, j).column(local) * lower[word]
             truth = truth / truth.sum(-1, keepdim=True)
             kl = (torch.xlogy(truth, truth) - torch.xlogy(truth, probs)).sum(-1)
             total += float((flux[j] * mass * kl).sum())
@@ -127,11 +119,8 @@ def test_a_network_that_looks_at_the_token_itself_is_bounded_as_one_that_climbs_
 @pytest.mark.parametrize("name", slow_but(TREES, "two"))
 def test_edge_weights_that_sum_to_one_over_time_are_an_upper_bound_of_the_best_network(name):
     """The weight comes later, with less evidence in the context: at least the bound over all times, not at each."""
-    process = TREES[name]
-    depth = process.hierarchy.depth
-    shared = [1 / (depth - j + 1) for j in range(1, depth + 1)]
-    best = exact_cavity(process, PAIR)
-    nodes, weights = tanh_sinh(40)
+    process, (nodes, weights) = TREES[name], tanh_sinh(40)
+    shared, best = [1 / j for j in range(process.hierarchy.depth, 0, -1)], exact_cavity(process, PAIR)
     losses, bounds = (
         torch.tensor([mean(process, best, float(t), loss) for t in nodes], dtype=F64)
         for loss in (on_edges(shared), dd.nelbo)
@@ -165,8 +154,7 @@ def test_drawn_hierarchies_from_hidden_states(hierarchy, schedule, t, seed):
 @given(strategies.hierarchies(), strategies.times)
 def test_shares_keep_the_weight_of_each_edge_at_every_time(hierarchy, t):
     process = Hierarchical(hierarchy, dd.schedules.Linear())
-    z = torch.tensor([[start] for start in hierarchy.offsets]).T
-    when = at(t)
+    z, when = torch.tensor([hierarchy.offsets]), at(t)
     share, weight = process.occupancies(when), process.weights(when)
     shares = process.edge_shares(z, when)[0]
     assert (shares.triu(0)[: hierarchy.depth] == 0).all() and (shares >= 0).all()
@@ -178,8 +166,7 @@ def test_shares_keep_the_weight_of_each_edge_at_every_time(hierarchy, t):
 def test_hard_mode_is_all_edges_at_full_weight_with_one_level_of_clusters():
     for process in (dd.presets.hdlm([0, 0, 1, 1, 2, 3], gamma=2.0), dd.presets.mdlm(6), TREES["two-xi"]):
         layer, noisy = batch(process)
-        logits = torch.nn.functional.linear(*layer)
-        ones = [1.0] * process.hierarchy.depth
+        logits, ones = logits_of(layer), [1.0] * process.hierarchy.depth
         hard = dd.training_loss(process, logits, *noisy, mode="hard", reduction="none")
         assert torch.allclose(hard, on_edges(ones)(process, logits, *noisy), rtol=1e-10)
 
@@ -187,7 +174,7 @@ def test_hard_mode_is_all_edges_at_full_weight_with_one_level_of_clusters():
 def test_hard_mode_of_a_posterior_is_all_edges_at_full_weight_at_any_depth():
     process = dd.presets.hdlm_levels(NESTED)
     layer, noisy = batch(process)
-    logits = torch.nn.functional.linear(*layer)
+    logits = logits_of(layer)
     both = [
         dd.training_loss(process, logits, *noisy, parameterization="posterior", reduction="none", **how)
         for how in (dict(mode="hard"), dict(mode="edges", edge_weights=[1.0] * 4))
@@ -236,8 +223,7 @@ def test_clusters_of_very_different_sizes(meaning):
     process = dd.presets.hdlm_levels([first, torch.arange(61) % 7, torch.arange(7) % 2], speed=[1.0, 2.0, 0.5, 1.0])
     layer, noisy = batch(process, rows=9, length=31)
     for weights, chunk in ((None, None), ([1.0, 0.5, 0.0, 2.0], 997)):
-        given = dict(mode="edges", edge_weights=weights, parameterization=meaning)
-        agree(process, layer, noisy, **given, chunk=chunk)
+        agree(process, layer, noisy, mode="edges", edge_weights=weights, parameterization=meaning, chunk=chunk)
 
 
 @pytest.mark.slow
@@ -250,8 +236,7 @@ def test_gradients_are_those_of_finite_differences():
 
 def test_under_autocast_the_gradients_stay_float32():
     process, tree = NOISE["levels"], Tree(NESTED)
-    noisy = batch(process, tree, rows=40)
-    agree_under_autocast(process, *noisy, parameterization=dd.Children(tree), mode="edges")
+    agree_under_autocast(process, *batch(process, tree, rows=40), parameterization=dd.Children(tree), mode="edges")
 
 
 def test_a_token_needs_the_sibling_logits_on_its_path_only():
@@ -270,9 +255,8 @@ def test_a_token_needs_the_sibling_logits_on_its_path_only():
             for at_level in range(level):
                 families = dd.Children(tree).families(at_level)
                 child = word if at_level == 0 else tree.between(0, at_level).parents[word]
-                wanted[
-                    families.columns[families.bounds[p := int(families.parents[child])] : families.bounds[p + 1]]
-                ] = 1
+                low, high = families.bounds[int(families.parents[child]) :][:2]
+                wanted[families.columns[low:high]] = 1
         assert not (used & ~wanted).any()
         assert used.any() or level < process.hierarchy.depth  # an only child is certain
 
@@ -288,8 +272,8 @@ class Careful(Hierarchical):
 def test_a_custom_process_has_its_edges():
     process = Careful(Tree(NESTED[:1]), dd.schedules.Linear())
     layer, noisy = batch(process)
-    plain = dd.training_loss(process, torch.nn.functional.linear(*layer), *noisy, mode="edges")
+    plain = dd.training_loss(process, logits_of(layer), *noisy, mode="edges")
     ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], mode="edges")
     close([ours], [plain])
     theirs = Hierarchical(process.hierarchy, process.schedule)
-    close([plain], [3 * dd.training_loss(theirs, torch.nn.functional.linear(*layer), *noisy, mode="edges")])
+    close([plain], [3 * dd.training_loss(theirs, logits_of(layer), *noisy, mode="edges")])

@@ -62,22 +62,14 @@ def published(network, z, threshold, edit, most=16):
 @pytest.mark.parametrize(("threshold", "edit"), [(0.9, 0.9), (0.7, 0.5), (0.3, 0.0), (0.95, 0.6)])
 @pytest.mark.parametrize("own", slow_but([0.0, 4.0], 4.0))
 def test_decoding_is_the_published_loop_call_by_call(threshold, edit, own):
+    start, sampler = torch.tensor([2, 0] + [MASK] * (L - 2)), Confidence("probability", threshold=threshold, edit=edit)
     for seed in range(examples(5)):
-        compare(threshold, edit, own, seed)
-
-
-def compare(threshold, edit, own, seed):
-    start = torch.tensor([2, 0] + [MASK] * (L - 2))
-    theirs, ours = Pairs(seed, own=own), Pairs(seed, own=own)
-    want = published(theirs, start, threshold, edit)
-    sampler = Confidence("probability", threshold=threshold, edit=edit)
-    found = dd.sample(PROCESS, ours, (1, L), sampler, 40, start[None, :2], temperature=0.0)
-    assert torch.equal(found[0], want)
-    assert len(ours.inputs) == len(theirs.inputs)
-    for call, (one, other) in enumerate(zip(ours.inputs, theirs.inputs, strict=True)):
-        assert torch.equal(one, other), call
-    shown = torch.stack([z[0] for z in ours.inputs])
-    assert (shown[:, :2] == torch.tensor([2, 0])).all()  # the prompt stays
+        theirs, ours = Pairs(seed, own=own), Pairs(seed, own=own)
+        want = published(theirs, start, threshold, edit)
+        found = dd.sample(PROCESS, ours, (1, L), sampler, 40, start[None, :2], temperature=0.0)
+        shown = torch.cat(ours.inputs)
+        assert torch.equal(found[0], want) and torch.equal(shown, torch.cat(theirs.inputs))
+        assert (shown[:, :2] == torch.tensor([2, 0])).all()  # the prompt stays
 
 
 def rounds(own, **options):
@@ -117,6 +109,7 @@ def test_a_block_edits_only_its_own_tokens():
     assert (inputs[done:, :4] == want[:4]).all()
 
 
+@pytest.mark.usefixtures("checked_in_full")
 def test_a_row_is_the_same_alone_and_in_a_batch():
     sampler, options = Confidence("margin", threshold=0.6, edit=0.4), {"steps": 30, "temperature": 0.7}
     together = dd.sample(PROCESS, Pairs(1), (5, L), sampler, seeds=[*range(5)], **options)
@@ -127,11 +120,11 @@ def test_a_row_is_the_same_alone_and_in_a_batch():
 
 def test_a_posterior_of_masks_edits_nothing():
     """There the token itself is certain."""
-    plain, editing = Confidence("probability", threshold=0.5), Confidence("probability", threshold=0.5, edit=0.0)
     ours, theirs = (
-        generate(PROCESS, Pairs(2), sampler, (4, L), steps=20, parameterization="posterior")
-        for sampler in (plain, editing)
-    )
+        generate(PROCESS, Pairs(2), Confidence("probability", threshold=0.5, edit=edit), (4, L), steps=20,
+                 parameterization="posterior")
+        for edit in (None, 0.0)
+    )  # fmt: skip
     assert torch.equal(ours, theirs)
 
 

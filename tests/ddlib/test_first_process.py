@@ -104,23 +104,20 @@ def test_in_a_class_of_ddlib_it_is_the_frame_in_its_module(monkeypatch):
     monkeypatch.setattr(subject, "scale", "much")
     with pytest.raises(TypeError) as raised:
         subject.rate_matrix(0.5)
-    frames = [raised.value.__traceback__.tb_next]  # without this test's own
-    place, _ = blamed(raised.value.with_traceback(frames[0]), subject)
+    place, _ = blamed(raised.value.with_traceback(raised.value.__traceback__.tb_next), subject)  # without this frame
     assert place.method == "GIDD._c" and place.file.endswith("gidd.py")
 
 
 def test_errors_inside_libraries_blame_no_caller():
     with pytest.raises(ValueError) as raised:
         scalar(2.0, "t", torch.device("cpu"))
-    place, _ = blamed(raised.value.with_traceback(raised.value.__traceback__.tb_next), 3)
-    assert place is None
+    assert blamed(raised.value.with_traceback(raised.value.__traceback__.tb_next), 3)[0] is None
 
 
 def test_the_report_shows_the_code_to_write():
     times = wrong("rate_matrix", lambda self, t: self.to_mask(-self.speed, torch.tan(t), 0.0))
-    assert 'begin with this line, with the function of ddlib.processes: t = scalar(t, "t", self.device)' in failed(
-        times, "rates"
-    )
+    advice = 'begin with this line, with the function of ddlib.processes: t = scalar(t, "t", self.device)'
+    assert advice in failed(times, "rates")
     times = wrong("transition", lambda self, s, t: self.to_mask(self.speed, torch.exp(s - t), 1.0))
     assert "s, t = span(s, t, self.device)" in failed(times, "distributions")
     mine = wrong("alpha", lambda self, t, xp=torch: math.cos(math.pi * t / 2), Schedule)
@@ -157,10 +154,8 @@ def test_wrong_rates_are_one_failure_and_the_first():
     assert text.index("ok   draws: sample") < text.index("FAIL Kolmogorov") < text.index("bound = entropy: bound from")
     assert text.count("FAIL") == 1 and text.splitlines()[-1].startswith("NOT VERIFIED: 1 failure, 4 that may follow")
     assert "rows of transitions and marginals are distributions" not in text  # what holds is named, no more
-    full = report.text(verbose=True)
-    assert all(check.proves in full for check in report.checks) and full.endswith(
-        text[text.index("  FAIL Kolmogorov") :]
-    )
+    full, end = report.text(verbose=True), text[text.index("  FAIL Kolmogorov") :]
+    assert all(check.proves in full for check in report.checks) and full.endswith(end)
 
 
 def test_every_claim_rests_on_claims_that_there_are_and_on_none_in_a_circle():
@@ -174,33 +169,34 @@ def test_every_claim_rests_on_claims_that_there_are_and_on_none_in_a_circle():
         above(name)
 
 
-def follows_of(*failures, rests=None, places=None):
+def follows_of(*failures, rests, places):
     """Checks of claims a, b, c, ...: the ones named fail."""
     checks = []
     for name in "abcdef":
-        claim = Claim("room", name, "proves", "1", lambda subject, point: (), rests_on=(rests or {}).get(name, ()))
-        place = (places or {}).get(name)
+        claim = Claim("room", name, "proves", "1", lambda subject, point: (), rests_on=rests.get(name, ()))
+        place = places.get(name)
         note = "raised KeyError: 1" if place else ""
         checks.append((claim, Check("room", name, "proves", "1", name not in failures, note=note, place=place)))
     return {check.name: check.follows for check in explained(checks) if check.ok is False}
 
 
-def test_a_failure_follows_through_claims_that_hold():
-    assert follows_of("a", "c", "d", rests={"c": ("b",), "b": ("a",)}) == {"a": "", "c": "room: a", "d": ""}
+HERE, THERE = Place("f.py", 1, "A.b", "x"), Place("f.py", 2, "A.b", "y")
+FOLLOWS = {
+    "a failure follows through claims that hold":
+        ("acd", {"c": ("b",), "b": ("a",)}, {}, {"a": "", "c": "room: a", "d": ""}),
+    "one exception at one line is one failure":
+        ("abcd", {"a": ("b",)}, {"a": HERE, "b": HERE, "c": THERE, "d": HERE},
+         {"a": "", "b": "room: a", "c": "", "d": "room: a"}),
+    "failures that rest on each other have a first":
+        ("abcd", {"a": ("d",), "b": ("c",)}, {"a": HERE, "b": THERE, "c": HERE, "d": THERE},
+         {"a": "", "b": "room: a", "c": "room: a", "d": "room: a"}),
+}  # fmt: skip
 
 
-def test_one_exception_at_one_line_is_one_failure():
-    here, there = Place("f.py", 1, "A.b", "x"), Place("f.py", 2, "A.b", "y")
-    places = {"a": here, "b": here, "c": there, "d": here}
-    follows = follows_of("a", "b", "c", "d", rests={"a": ("b",)}, places=places)
-    assert follows == {"a": "", "b": "room: a", "c": "", "d": "room: a"}
-
-
-def test_failures_that_rest_on_each_other_have_a_first():
-    here, there = Place("f.py", 1, "A.b", "x"), Place("f.py", 2, "A.b", "y")
-    places = {"a": here, "b": there, "c": here, "d": there}
-    follows = follows_of("a", "b", "c", "d", rests={"a": ("d",), "b": ("c",)}, places=places)
-    assert follows == {"a": "", "b": "room: a", "c": "room: a", "d": "room: a"}
+@pytest.mark.parametrize("case", FOLLOWS)
+def test_each_failure_names_the_first_that_it_rests_on(case):
+    failures, rests, places, follows = FOLLOWS[case]
+    assert follows_of(*failures, rests=rests, places=places) == follows
 
 
 # counterexamples that can be read
@@ -320,9 +316,8 @@ def test_the_command_is_short_without_v_and_full_with_it(capsys, monkeypatch, tm
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(SystemExit):
         main(["verify", "hasty:process"])
-    assert re.search(
-        r"unsupported operand .* \(in process, .*hasty.py, line 2: return 1 \+ 'a'\)", capsys.readouterr().err
-    )
+    expected = r"unsupported operand .* \(in process, .*hasty.py, line 2: return 1 \+ 'a'\)"
+    assert re.search(expected, capsys.readouterr().err)
 
 
 # what a process of one's own needs
@@ -336,8 +331,7 @@ def test_helpers_of_processes_are_public_documented_and_checked():
         if inspect.isfunction(found):
             assert f".. autofunction:: ddlib.processes.{name}\n" in reference, name
             assert name == "unchanged" or (f"`{name}(" in page and ">>> " in found.__doc__), name
-    cpu = torch.device("cpu")
-    refused_with(cpu=cpu)(r"""
+    refused_with(cpu=torch.device("cpu"))(r"""
         scalar(1.5, "t", cpu) | ValueError | t holds 1\.5, must lie in \[0, 1\]
         span(torch.tensor([0.5]), 0.7, cpu) | ValueError | s has shape \(1,\), must be a scalar
         span(0.7, 0.5, cpu) | ValueError | s = 0\.7 must be at most t = 0\.5

@@ -1,11 +1,12 @@
 """Guidance: what it reduces to, and what it tempers or weighs."""
 
 import itertools
+import sys
 
 import pytest
 import torch
 from cases import examples, slow_but
-from fixtures import F64, at
+from fixtures import F64, at, noise
 from guidance_cases import KINDS, Counted, constant, draw, free, guided
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,16 +62,12 @@ def test_the_next_distribution_is_tempered_in_any_hierarchy(tree, gamma, seed):
 @pytest.mark.parametrize("name", ["tree", "levels"])
 def test_child_logits_of_the_parts_are_tempered_as_they_are(name):
     process = KINDS[name]
-    generator = torch.Generator().manual_seed(0)
-    rows = [torch.randn(process.num_states - 1, generator=generator, dtype=F64) for _ in range(2)]
+    rows = torch.randn(2, process.num_states - 1, generator=noise(), dtype=F64)
     children = [constant(row) for row in rows]
     words = [constant(dd.token_logits(process.hierarchy, row)) for row in rows]
     z, distributions = pairs_of_states(process), []
-    for own, meaning in (
-        (children, "children"),
-        (words, "cavity"),
-        (children, dd.Children(process.hierarchy, "posterior")),
-    ):
+    posterior = dd.Children(process.hierarchy, "posterior")
+    for own, meaning in ((children, "children"), (words, "cavity"), (children, posterior)):
         distributions.append(steered(ClassifierFree(process, *own, 3.0, "states", parameterization=meaning), z))
     assert all((probs - distributions[0]).abs().max() < 1e-12 for probs in distributions)
     raw = ClassifierFree(process, *children, 3.0, "states", parameterization="children")(z, at(0.5, len(z)))
@@ -187,10 +184,8 @@ def test_tokens_excluded_by_a_part_stay_excluded():
 
 
 def test_a_classifier_is_called_for_children_only():
-    process, classifier = (
-        KINDS["levels"],
-        Counted(Scale(KINDS["levels"], 2)),
-    )  # words 1-2-1 in 3 clusters, 2-1 in 2, the mask
+    process = KINDS["levels"]  # words 1-2-1 in 3 clusters, 2-1 in 2, the mask
+    classifier = Counted(Scale(process, 2))
     guidance = ClassifierBased(process, Lookup(process, 1), classifier, 1.0)
     for states, changes in (([9], 2), ([7], 2), ([8], 0), ([5], 2), ([4], 0), ([0], 0), ([9, 5], 4), ([9, 0], 2)):
         rows = classifier.rows
@@ -199,10 +194,9 @@ def test_a_classifier_is_called_for_children_only():
 
 
 def test_chunks_change_nothing(monkeypatch):
-    import sys
-
-    guidance = ClassifierBased(KINDS["levels"], Lookup(KINDS["levels"], 1), Counted(Scale(KINDS["levels"], 2)), 1.0)
-    z = pairs_of_states(guidance.process)
+    process = KINDS["levels"]
+    guidance = ClassifierBased(process, Lookup(process, 1), Counted(Scale(process, 2)), 1.0)
+    z = pairs_of_states(process)
     whole, calls = guidance(z, at(0.5, len(z))), guidance.classifier.calls
     monkeypatch.setattr(sys.modules["ddlib.guidance.classifier_based"], "_HELD", 60)
     assert torch.equal(guidance(z, at(0.5, len(z))), whole) and guidance.classifier.calls > 10 * calls
@@ -223,10 +217,9 @@ def test_the_gradient_is_there_without_gradients():
     z = pairs_of_states(process)
     with torch.enable_grad():
         seen = guidance(z, at(0.5, len(z)))
-    with torch.no_grad():
-        assert torch.equal(guidance(z, at(0.5, len(z))), seen)
-    with torch.inference_mode():
-        assert torch.equal(guidance(z, at(0.5, len(z))), seen)
+    for without in (torch.no_grad, torch.inference_mode):
+        with without():
+            assert torch.equal(guidance(z, at(0.5, len(z))), seen)
     assert not seen.requires_grad
 
 
@@ -301,14 +294,15 @@ class Stated:
 
 def test_the_meaning_that_the_parts_state_is_used():
     process = KINDS["uniform"]
-    logits = torch.randn(process.num_states, process.vocab_size, generator=torch.Generator().manual_seed(0)) * 2
+    logits = torch.randn(process.num_states, process.vocab_size, generator=noise()) * 2
     part, x = Stated(logits), torch.zeros(64, 2, dtype=torch.int64)
-    alone = dd.bound(process, part, x, torch.Generator().manual_seed(1))
-    for guidance in (ClassifierFree(process, part, part, 1.0), ClassifierFree(process, part, part, 2.0)):
-        assert torch.allclose(dd.bound(process, guidance, x, torch.Generator().manual_seed(1)).total, alone.total)
-    label = Scale(process, 2)
-    based = ClassifierBased(process, part, label, 0.0, on="tokens")
-    assert torch.equal(dd.bound(process, based, x, torch.Generator().manual_seed(1)).total, alone.total)
+    alone = dd.bound(process, part, x, noise(1)).total
+    for strength in (1.0, 2.0):
+        assert torch.allclose(
+            dd.bound(process, ClassifierFree(process, part, part, strength), x, noise(1)).total, alone
+        )
+    based = ClassifierBased(process, part, Scale(process, 2), 0.0, on="tokens")
+    assert torch.equal(dd.bound(process, based, x, noise(1)).total, alone)
     with pytest.raises(ValueError, match=r"must be given: conditional has 'posterior', unconditional has 'cavity'"):
         ClassifierFree(process, part, Stated(logits, "cavity"), 2.0)
 

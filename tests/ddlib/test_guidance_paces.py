@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fixtures import F64, with_own_times
+from fixtures import F64, noise, with_own_times
 from guidance_cases import KINDS
 
 import ddlib as dd
@@ -11,18 +11,18 @@ from ddlib.guidance.small_networks import Lookup, Scale
 from ddlib.paces import Blocks, Ramp
 
 
+def own_parts(process):
+    return [with_own_times(Lookup(process, seed)) for seed in (1, 2)]
+
+
 def guidances():
-    for name, on in [
-        ("masked", "tokens"),
-        ("tree", "states"),
-        ("levels", "states"),
-        ("xi", "tokens"),
-        ("gidd", "tokens"),
-    ]:
-        process, options = KINDS[name], {"on": on, "interval": (0.25, 0.75)}
-        parts = [with_own_times(Lookup(process, seed)) for seed in (1, 2)]
+    for name in ("masked", "tree", "levels", "xi", "gidd"):
+        process, options = (
+            KINDS[name],
+            {"on": "states" if name in ("tree", "levels") else "tokens", "interval": (0.25, 0.75)},
+        )
+        parts, label = own_parts(process), with_own_times(Scale(process, 3))
         yield pytest.param(ClassifierFree(process, *parts, lambda t: 1 + t, **options), id=f"free-{name}")
-        label = with_own_times(Scale(process, 3))
         for how in ("exact", "first order"):
             based = ClassifierBased(process, parts[0], label, lambda t: 1 + t, how, **options)
             yield pytest.param(based, id=f"{how}-{name}")
@@ -33,7 +33,7 @@ def test_a_position_is_steered_by_its_own_time(guidance):
     """Parts that do not depend on the time: the result at a position is that of its time in a sequence of one."""
     process, t = guidance.process, torch.tensor([[0.2, 0.7, 0.5], [0.9, 0.4, 0.6]], dtype=F64)
     x = torch.tensor([[0, 1, 2], [3, 0, 1]])
-    z = process.sample(x, t, torch.Generator().manual_seed(0))
+    z = process.sample(x, t, noise())
     whole = guidance(z, t)
     for position in range(3):
         torch.testing.assert_close(whole[:, position], guidance(z, t[:, position])[:, position])
@@ -43,24 +43,19 @@ def test_a_position_is_steered_by_its_own_time(guidance):
 @pytest.mark.parametrize("name", ["masked", "tree"])
 def test_guided_texts_are_drawn_and_bounded_at_a_pace(name, pace):
     process = KINDS[name]
-    parts = [with_own_times(Lookup(process, seed)) for seed in (1, 2)]
-    on = "tokens" if name == "masked" else "states"
-    guided = ClassifierFree(process, *parts, 2.0, on)
+    guided = ClassifierFree(process, *own_parts(process), 2.0, "tokens" if name == "masked" else "states")
     options = {"parameterization": guided.parameterization, "pace": pace}
-    words = dd.sample(process, guided, (3, 4), steps=4, generator=torch.Generator().manual_seed(0), **options)
+    words = dd.sample(process, guided, (3, 4), steps=4, generator=noise(), **options)
     assert words.shape == (3, 4) and int(words.max()) < 4
-    bound = dd.bound(process, guided, words, torch.Generator().manual_seed(0), **options)
+    bound = dd.bound(process, guided, words, noise(), **options)
     assert bool(bound.total.isfinite().all())
 
 
 @pytest.mark.parametrize("lacks", ["conditional", "unconditional"])
 def test_the_part_that_takes_one_time_is_named(lacks):
     process = KINDS["masked"]
-    parts = {
-        name: Lookup(process, 1) if name == lacks else with_own_times(Lookup(process, 2))
-        for name in ClassifierFree.parts
-    }
-    guided = ClassifierFree(process, **parts, strength=2.0)
+    parts = {name: with_own_times(Lookup(process, 2)) for name in ClassifierFree.parts}
+    guided = ClassifierFree(process, **parts | {lacks: Lookup(process, 1)}, strength=2.0)
     with pytest.raises(TypeError, match=f"the {lacks} of ClassifierFree, Lookup, takes one time per sequence"):
         dd.sample(process, guided, (3, 4), steps=4, pace=Blocks(2))
     alone = guided.replaced(strength=1.0 if lacks == "unconditional" else 0.0)  # the other part is not called
@@ -69,7 +64,7 @@ def test_the_part_that_takes_one_time_is_named(lacks):
 
 def test_step_distributions_and_blocks_together_are_refused_by_name():
     process = KINDS["gidd"]
-    parts = [with_own_times(Lookup(process, seed)) for seed in (1, 2)]
+    parts = own_parts(process)
     with pytest.raises(TypeError, match=r"guides the distribution of z_s.* on='tokens'"):
         dd.sample(process, ClassifierFree(process, *parts, 2.0, "states"), (3, 4), steps=4, pace=Blocks(2))
     guided = ClassifierFree(process, *parts, 2.0)

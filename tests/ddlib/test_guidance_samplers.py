@@ -1,12 +1,10 @@
 """Guidance: the samplers that it supports, and their network calls."""
 
-from contextlib import suppress
-
 import pytest
 import torch
-from cases import slow_but, unchecked
-from fixtures import F64, LEVELS, Halves, at, follows, plain
-from guidance_cases import KINDS, draw, free, guided, parts
+from cases import slow_but
+from fixtures import F64, LEVELS, Halves, at, follows, noise, plain, serves
+from guidance_cases import KINDS, free, guided, parts
 
 import ddlib as dd
 from ddlib.guidance import ClassifierBased, ClassifierFree
@@ -20,14 +18,8 @@ from ddlib.verification.claims.samplers.guidance import classifier, labelled
 pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
 
 
-def serves(sampler, name):
-    with suppress(TypeError), unchecked():
-        return draw(KINDS[name], Lookup(KINDS[name], 1), sampler, shape=(1, 1), steps=2) is not None
-    return False
-
-
 EVERY = [dd.registry.get("samplers", kind).examples()[0] for kind in dd.registry.own("samplers")]
-SERVED = [(name, one) for name in ("masked", "tree", "uniform") for one in EVERY if serves(one, name)]
+SERVED = [(name, one) for name in ("masked", "tree", "uniform") for one in EVERY if serves(one, KINDS[name])]
 
 
 @pytest.mark.parametrize(
@@ -39,10 +31,8 @@ def test_every_sampler_that_serves_the_process_serves_its_guidance(name, sampler
     process = KINDS[name]
     on = "tokens" if name == "uniform" else "states"
     for one in (free(name, on=on), ClassifierBased(process, Lookup(process, 1), Scale(process, 2), 2.0)):
-        words = guided(one, sampler, steps=6)
-        assert bool((words < 4).all())
-        prompt = torch.tensor([3, 0])
-        assert guided(one, sampler, steps=6, prompt=prompt)[:, :2].tolist() == [[3, 0]] * 4
+        assert bool((guided(one, sampler, steps=6) < 4).all())
+        assert guided(one, sampler, steps=6, prompt=torch.tensor([3, 0]))[:, :2].tolist() == [[3, 0]] * 4
 
 
 @pytest.mark.parametrize("name", ["xi", "uniform", "gidd"])
@@ -51,8 +41,7 @@ def test_step_distributions_without_token_probabilities_require_ancestral(name):
     assert guidance.has_step_distribution and bool((guided(guidance) < 4).all())
     assert guided(guidance, prompt=torch.tensor([3, 0]))[:, :2].tolist() == [[3, 0]] * 4
     calls, rows = guidance.conditional.calls, guidance.conditional.rows
-    others = (Psi(0.5), Euler(), Ancestral(True), Corrected(Ancestral(), ForwardBackward()))
-    for sampler in others:
+    for sampler in (Psi(0.5), Euler(), Ancestral(True), Corrected(Ancestral(), ForwardBackward())):
         with pytest.raises(TypeError, match=r"guides the distribution of z_s: use Ancestral\(\), or on='tokens'"):
             guided(guidance, sampler)
     for option in ({"temperature": 0.5}, {"top_p": lambda t: 1 - t / 2}, {"min_p": 0.1}, {"forbidden": [2]}):
@@ -92,8 +81,7 @@ def test_knobs_and_endings_go_with_a_guidance(name):
     endings = [dd.samplers.EndOfText(3, least=2), dd.samplers.Settled(entropy=0.5)]
     words = guided(guidance, temperature=lambda t: 0.5 + t, min_p=0.05, forbidden=[1], endings=endings, shape=(16, 6))
     assert not bool((words == 1).any()) and not bool((words[:, :2] == 3).any())
-    whole = free("gidd")
-    ended = guided(whole, endings=[dd.samplers.EndOfText(3)], shape=(16, 6))
+    ended = guided(free("gidd"), endings=[dd.samplers.EndOfText(3)], shape=(16, 6))
     assert bool((ended < 4).all())
 
 
@@ -141,38 +129,23 @@ def test_a_dit_is_guided():
 
 def test_a_guided_model_has_a_bound():
     for guidance in (free("masked"), free("levels"), free("uniform", on="tokens")):
-        x = torch.randint(4, (8, 3), generator=torch.Generator().manual_seed(0))
-        generator = torch.Generator().manual_seed(1)
-        value = dd.bound(guidance.process, guidance, x, generator, parameterization=guidance.parameterization)
+        x = torch.randint(4, (8, 3), generator=noise())
+        value = dd.bound(guidance.process, guidance, x, noise(1), parameterization=guidance.parameterization)
         assert bool(value.total.isfinite().all()) and bool((value.total >= 0).all())
 
 
 FIRST = FirstHitting()
+GIVEN = ("masked", Confidence(), None), ("tree", Confidence(), None), ("levels", FIRST, None), ("xi", FIRST, "tokens")
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize(
-    ("name", "sampler", "on"),
-    slow_but(
-        [
-            ("masked", Confidence(), None),
-            ("tree", Confidence(), None),
-            ("levels", FIRST, None),
-            ("xi", FIRST, "tokens"),
-        ],
-        ("levels", FIRST, None),
-    ),
-    ids=str,
-)
+@pytest.mark.parametrize(("name", "sampler", "on"), slow_but(GIVEN, GIVEN[2]), ids=str)
 def test_a_classifier_gives_the_distribution_given_the_label(name, sampler, on):
-    process, n = KINDS[name], 2000
-    joint = labelled(4)
+    process, joint = KINDS[name], labelled(4)
     guidance = ClassifierBased(process, exact_cavity(process, joint.sum(-1)), classifier(process, joint), on=on)
     steps = 2 * (len(process.levels) - 1)  # a jump each
-    generator = torch.Generator().manual_seed(0)
-    words = dd.sample(
-        process, guidance, (n, 2), sampler, steps, parameterization=guidance.parameterization, generator=generator
-    )
+    options = {"parameterization": guidance.parameterization, "generator": noise()}
+    words = dd.sample(process, guidance, (2000, 2), sampler, steps, **options)
     probs = joint[..., 0] / joint[..., 0].sum()
     assert follows(words, probs)
     assert (probs - joint.sum(-1)).abs().max() > 0.03  # the label is informative

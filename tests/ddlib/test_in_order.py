@@ -4,10 +4,11 @@ import itertools
 
 import pytest
 import torch
-from fixtures import LEVELS, Halves, trajectory
+from fixtures import LEVELS, Halves, noise, trajectory
+from refusals import refused_with
 
 import ddlib as dd
-from ddlib.paces import Blocks, Checkerboard, Halton, Lanes, LeftToRight, Patches, RandomOrder, Together
+from ddlib.paces import Blocks, Checkerboard, Halton, Lanes, LeftToRight, Patches
 from ddlib.paces.sequential import InTurn
 from ddlib.samplers import InOrder
 
@@ -22,12 +23,17 @@ class Backwards(InTurn):
         return torch.arange(chance.shape[1] - 1, -1, -1, dtype=chance.dtype, device=chance.device).expand_as(chance)
 
 
-def order_of(process, denoiser, sampler, length, steps=None):
-    """Positions that descend in each step, of one row."""
+def steps_of(process, denoiser, sampler, length, steps=None, **options):
+    """Positions that descend in each step, and the last states, of one row."""
     edges = len(process.levels) - 1
-    states = trajectory(process, denoiser, sampler, shape=(1, length), steps=steps or edges * length)
+    states = trajectory(process, denoiser, sampler, shape=(1, length), steps=steps or edges * length, **options)
     level = process.level_of(states.flatten(0, 1)).view_as(states)[:, 0]
-    return [(before - after).nonzero().flatten().tolist() for before, after in itertools.pairwise(level)]
+    descents = [(before - after).nonzero().flatten().tolist() for before, after in itertools.pairwise(level)]
+    return descents, states[-1, 0]
+
+
+def order_of(*arguments, **options):
+    return steps_of(*arguments, **options)[0]
 
 
 def test_a_picture_is_drawn_rectangle_by_rectangle_each_in_raster_order():
@@ -44,10 +50,9 @@ def test_an_order_of_another_author_and_left_to_right_are_orders_of_a_tree_too(n
     process, edges = LEVELS[name], len(LEVELS[name].levels) - 1
     backwards = order_of(process, Halves(process), InOrder(Backwards()), 4)
     assert backwards == [[position] for position in (3, 2, 1, 0) for _ in range(edges)]
-    generators = [torch.Generator().manual_seed(3) for _ in range(2)]
     drawn = [
-        dd.sample(process, Halves(process), (5, 4), sampler, 4 * edges, generator=generator)
-        for sampler, generator in zip((InOrder(LeftToRight()), dd.samplers.LeftToRight()), generators, strict=True)
+        dd.sample(process, Halves(process), (5, 4), sampler, 4 * edges, generator=noise(3))
+        for sampler in (InOrder(LeftToRight()), dd.samplers.LeftToRight())
     ]
     assert torch.equal(*drawn)
 
@@ -75,8 +80,7 @@ APART = InOrder(Lanes(2), whole=True), InOrder(Checkerboard((2, 2)), "margin", w
 @pytest.mark.parametrize("sampler", [InOrder(Backwards()), InOrder(Blocks(2), "entropy"), *APART], ids=repr)
 def test_the_likelihood_in_an_order_sums_to_one(sampler):
     process = LEVELS["masked"]
-    size, length = process.vocab_size, 4
-    x = torch.cartesian_prod(*[torch.arange(size)] * length)
+    x = torch.cartesian_prod(*[torch.arange(process.vocab_size)] * 4)
     found = dd.likelihood(process, Halves(process), x, sampler)
     assert float(found.log_likelihood.exp().sum()) == pytest.approx(1)
 
@@ -100,9 +104,7 @@ def test_whole_groups_are_drawn_whatever_the_number_of_steps_and_the_prompt(scor
     assert two == [[0, 1, 3, 4, 6, 9], [2, 5, 7, 8, 10, 11]] or score  # fewer steps than groups: an even split
     prompt = torch.full((1, 12), process.num_states - 1)
     prompt[0, [1, 4, 7, 10, 3]] = 0
-    states = trajectory(process, Halves(process), sampler, shape=(1, 12), steps=9, prompt=prompt, infill=True)
-    level = process.level_of(states.flatten(0, 1)).view_as(states)[:, 0]
-    found = [(before - after).nonzero().flatten().tolist() for before, after in itertools.pairwise(level)]
+    found = order_of(process, Halves(process), sampler, 12, 9, prompt=prompt, infill=True)
     assert found[:3] == [[0, 6, 9], [2, 5, 8, 11], []]
 
 
@@ -128,28 +130,21 @@ def test_the_prompt_is_left_and_the_rest_comes_in_order():
     process = LEVELS["masked"]
     prompt = torch.full((1, 8), process.num_states - 1)
     prompt[0, [0, 3]] = torch.tensor([1, 0])
-    states = trajectory(
-        process, Halves(process), InOrder(Backwards()), shape=(1, 8), steps=6, prompt=prompt, infill=True
-    )
-    level = process.level_of(states.flatten(0, 1)).view_as(states)[:, 0]
-    found = [(before - after).nonzero().flatten().tolist() for before, after in itertools.pairwise(level)]
-    assert found == [[7], [6], [5], [4], [2], [1]] and states[-1, 0, [0, 3]].tolist() == [1, 0]
+    found, last = steps_of(process, Halves(process), InOrder(Backwards()), 8, 6, prompt=prompt, infill=True)
+    assert found == [[7], [6], [5], [4], [2], [1]] and last[[0, 3]].tolist() == [1, 0]
 
 
 def test_objects_other_than_orders_are_refused():
-    process = LEVELS["masked"]
-    for pace, error, message in (
-        (Together(), TypeError, "pace is Together.*must be one whose positions move in turn"),
-        (RandomOrder(), ValueError, "pace is RandomOrder.*must have a deterministic order"),
-        ("patches", TypeError, "pace is 'patches'"),
-    ):
-        with pytest.raises(error, match=message):
-            InOrder(pace)
-    with pytest.raises(ValueError, match="score is 'luck', must be one of"):
-        InOrder(LeftToRight(), "luck")
-    with pytest.raises(ValueError, match=r"shape is \(2, 2\), must have as many pixels as a sequence has positions, 6"):
-        dd.sample(process, Halves(process), (1, 6), InOrder(Patches((2, 2), (1, 1))), 6)
-    with pytest.raises(ValueError, match="lanes is 4, must divide the length of the sequence, 6"):
-        dd.sample(process, Halves(process), (1, 6), InOrder(Lanes(4)), 6)
-    with pytest.raises(TypeError, match="InOrder needs a process with levels"):
-        dd.sample(dd.processes.Uniform(3, dd.schedules.Linear()), Halves(process), (1, 4), InOrder(Blocks(2)), 4)
+    def draw(pace, length=6, process=LEVELS["masked"]):
+        return dd.sample(process, Halves(LEVELS["masked"]), (1, length), InOrder(pace), length)
+
+    refused_with(draw=draw, uniform=dd.processes.Uniform(3, dd.schedules.Linear()))(r"""
+        InOrder(dd.paces.Together()) | TypeError | pace is Together.*must be one whose positions move in turn
+        InOrder(dd.paces.RandomOrder()) | ValueError | pace is RandomOrder.*must have a deterministic order
+        InOrder("patches") | TypeError | pace is 'patches'
+        InOrder(LeftToRight(), "luck") | ValueError | score is 'luck', must be one of
+        draw(Patches((2, 2), (1, 1)))
+            | ValueError | shape is \(2, 2\), must have as many pixels as a sequence has positions, 6
+        draw(Lanes(4)) | ValueError | lanes is 4, must divide the length of the sequence, 6
+        draw(Blocks(2), 4, uniform) | TypeError | InOrder needs a process with levels
+    """)

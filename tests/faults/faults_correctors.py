@@ -107,11 +107,7 @@ def the_sampler_passes_the_time_before_the_step_to_its_corrector(step, self, run
     return state._replace(z=self.corrector.correct(run, z, t, t - s), t=s)
 
 
-@fault(
-    "a correction does not change the prompt",
-    ForwardBackward,
-    build=lambda cls: Corrected(Ancestral(), cls(30.0)),
-)
+@fault("a correction does not change the prompt", ForwardBackward, build=lambda cls: Corrected(Ancestral(), cls(30.0)))
 def a_correction_changes_the_prompt(correct, self, run, z, t, h):
     free = type(run)(**{**vars(run), "free": torch.ones_like(run.free)})
     return correct(free, z, t, h)

@@ -18,6 +18,7 @@ OVERLAPPING = [Window(Linear(), 0.0, 0.6), Window(Linear(), 0.4, 1.0)]
 SQUARE = Dense([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.3, 0.0, 0.7]])
 REPEATED = Sparse([[0, 0], [0, 1], [1, 1]], [[0.3, 0.7], [0.6, 0.4], [0.5, 0.5]])
 MEMBERS = [[1.0, 0.0], [0.5, 0.5], [0.2, 0.8], [0.0, 1.0]]
+OF_KERNELS = Hierarchical, Kernels.examples()[1], Linear()
 
 
 def edges(breaks, schedules=UNLIKE, within=EdgeChain):
@@ -200,20 +201,14 @@ def plain_is_true_for_a_kernel_with_several_parents(patch):
     return Hierarchical(Soft(MEMBERS), Linear())
 
 
-@fault(
-    "the mean is over the children of positive probability",
-    Hierarchical,
-    Kernels.examples()[1],
-    Linear(),
-    within=DIVERGENCE,
-)
+@fault("the mean is over the children of positive probability", *OF_KERNELS, within=DIVERGENCE)
 def children_of_probability_0_are_not_excluded_from_the_mean(_members_term, hierarchy, i, j, log_probs, x, local, u_z):
     given = hierarchy.between(0, i).row(x)
     pi = hierarchy.between(i, j).column(local) * given / u_z.clamp_min(1e-300)[..., None]
     return (pi.to(log_probs.dtype) * (given.log().to(log_probs.dtype) - log_probs)).sum(-1)
 
 
-@fault("pi(y|z, x) = K(z|y) u(y|x) / u(z|x)", Hierarchical, Kernels.examples()[1], Linear(), within=DIVERGENCE)
+@fault("pi(y|z, x) = K(z|y) u(y|x) / u(z|x)", *OF_KERNELS, within=DIVERGENCE)
 def the_mean_over_children_is_not_conditioned_on_z(_members_term, hierarchy, i, j, log_probs, x, local, u_z):
     given = hierarchy.between(0, i).row(x)
     ratio = torch.where(given > 0, given.log().to(log_probs.dtype) - log_probs, 0.0)

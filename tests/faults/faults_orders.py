@@ -98,19 +98,15 @@ def every_step_masks_the_prompt_and_may_draw_it_again(step, self, run, state, k)
     return step(everywhere, state._replace(z=fixed), k)
 
 
-@fault(
-    "on the plateau the process time is constant, and z follows q at that time",
-    Remask,
-    1.0,
-    "loop",
-    plateau=0.4,
-    build=clamped,
-)
+PLATEAU = "on the plateau the process time is constant, and z follows q at that time"
+
+
+@fault(PLATEAU, Remask, 1.0, "loop", plateau=0.4, build=clamped)
 def the_state_has_the_grid_time_in_place_of_the_process_time(step, self, run, state, k):
     return step(run, state, k)._replace(t=at(run, k + 1))
 
 
-@fault("on the plateau the process time is constant, and z follows q at that time", Remask, 1.0, "loop", plateau=0.4)
+@fault(PLATEAU, Remask, 1.0, "loop", plateau=0.4)
 def ancestral_steps_continue_on_the_plateau(step, self, run, state, k):
     t, s = self.time(at(run, k)), self.time(at(run, k + 1))
     if not bool((t == s).all()):

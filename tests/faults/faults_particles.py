@@ -1,10 +1,14 @@
 """Sequential Monte Carlo: weights, resampled particles, batch rows and prompts."""
 
+import sys
+
 import torch
 from planting import fault
 
 from ddlib.samplers import Ancestral, FirstHitting, Particles, Psi, State
-from ddlib.samplers.particles import Constant, systematic
+from ddlib.samplers.particles import Constant
+
+CLOUD = sys.modules["ddlib.samplers.particles"]
 
 
 def particles(cls, sampler=None, number=2):
@@ -95,13 +99,11 @@ def the_noise_of_particles_depends_on_their_place_in_the_batch(_inner, self, run
     return inner
 
 
-@fault("a particle of weight w is copied n w times, rounded up or down")
-def resampling_never_copies_the_last_particle(patch):
-    def short(share, u):
-        return systematic(share, u).clamp_max(share.shape[1] - 2)
-
-    patch.setattr("ddlib.samplers.particles.systematic", short)
-    return particles(Particles, Psi(0.5), 3)
+@fault(
+    "a particle of weight w is copied n w times, rounded up or down", particles, Particles, Psi(0.5), 3, within=CLOUD
+)
+def resampling_never_copies_the_last_particle(systematic, share, u):
+    return systematic(share, u).clamp_max(share.shape[1] - 2)
 
 
 @fault("select_rows selects the memo of the given rows", FirstHitting)

@@ -142,8 +142,6 @@ def the_first_order_change_is_that_of_another_choice(_sloping, self, place):
     return _sloping(place).roll(1, -1)
 
 
-@fault(
-    "the classifier takes the sequence z with one changed position", ClassifierBased, "masked", 1.5, First, build=based
-)
+@fault("the classifier takes z with one changed position", ClassifierBased, "masked", 1.5, First, build=based)
 def the_classifier_takes_the_mean_of_the_states_over_positions(_class_log_prob, self, states, t):
     return _class_log_prob(states.mean(1, keepdim=True).expand_as(states), t)
