@@ -7,6 +7,7 @@ import mpmath
 import pytest
 import torch
 from cases import slow_but
+from fixtures import F64, seeded
 from refusals import refuses
 
 import ddlib as dd
@@ -14,7 +15,6 @@ from ddlib.processes.level_chain import PowerChain
 from ddlib.utils.positive import PositiveParameter
 from ddlib.verification.claims.objective import learned
 
-F64 = torch.float64
 WORDS, ABOVE = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
 SPEEDS = [[1.0, 1.0], [1.0 + 1e-9, 1.0, 2.0], [0.5, 4.0], [1.0, 1.0, 1.0, 1.0], [4.0, 3.0, 1.0, 0.5]]
 TIMES = [1e-6, 0.5, 1 - 2.0**-24]
@@ -128,7 +128,7 @@ def test_it_is_verified_slopes_and_all():
 
 
 def test_draws_and_samples_carry_no_gradient():
-    one, generator = process(), torch.Generator().manual_seed(0)
+    one, generator = process(), seeded()
     x, t = torch.randint(6, (3, 4)), torch.tensor([0.2, 0.5, 0.9])
     entries, _ = one.sample_jump_times((3, 4), generator, torch.device("cpu"))
     assert not entries.requires_grad and not one.sample(x, t, generator).is_floating_point()

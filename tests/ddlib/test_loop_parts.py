@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from fixtures import seeded
 from torch.utils.data import DataLoader, Dataset
 
 import ddlib as dd
@@ -168,7 +169,7 @@ def test_the_loss_is_the_training_loss(pace):
     density = PROCESS.time_density(7, chance=0.2)
     collate = DiffusionCollator(PROCESS, batch_size=4, pad_to_multiple_of=2, pace=pace, density=density)
     labels = batches(collate=collate)[0]["labels"]
-    logits = torch.randn(*labels["x"].shape, 5, generator=torch.Generator().manual_seed(0))
+    logits = torch.randn(*labels["x"].shape, 5, generator=seeded())
     loss = DiffusionLoss(PROCESS, "clip:2", "edges")
     given = [labels[name] for name in ("x", "z", "t")]
     options = {"mask": labels["mask"], "measure": labels["measure"], "mode": "edges"}

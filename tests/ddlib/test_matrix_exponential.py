@@ -8,6 +8,7 @@ import pytest
 import scipy.linalg
 import torch
 from cases import examples
+from fixtures import F64, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -15,7 +16,6 @@ from refusals import refuses
 import ddlib as dd
 from ddlib.processes import MatrixExponential, RateMatrix, matrix_exponential
 
-F64 = torch.float64
 TIMES = st.one_of(
     st.floats(1e-8, 1 - 1e-8), st.floats(-8, -0.1).map(lambda e: 10**e), st.floats(-8, -1).map(lambda e: 1 - 10**e)
 )
@@ -33,7 +33,7 @@ def walk(size, rate):
 
 def drawn(size, gap, spread, seed):
     """Two groups of states that mix at rates about 1 and exchange at rates about ``gap``."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     off = torch.rand(size, size, generator=generator, dtype=F64)
     off = off * (torch.rand(size, size, generator=generator) < 0.3)
     off = off + 0.5 * torch.eye(size, dtype=F64).roll(1, 1)

@@ -4,6 +4,7 @@ import pytest
 import scipy.stats
 import torch
 from cases import slow_but
+from fixtures import F64, seeded
 
 import ddlib as dd
 from ddlib.utils.random import philox, rand
@@ -28,7 +29,7 @@ def keyed(index, seed=3, step=5):
 def noised(process, x, index, **key):
     """Draws of a training step: times first, then noise."""
     generator = keyed(index, **key)
-    t = dd.sample_times(len(x), generator=generator, dtype=torch.float64)
+    t = dd.sample_times(len(x), generator=generator, dtype=F64)
     return t, process.sample(x, t, generator)
 
 
@@ -50,7 +51,7 @@ def test_philox_gives_the_known_answers_of_random123(counter, key, words):
 
 
 def test_scrambled_words_share_the_bits_they_shared_and_no_others():
-    words = torch.randint(2**32, (4096,), generator=torch.Generator().manual_seed(0))
+    words = torch.randint(2**32, (4096,), generator=seeded())
     words = torch.cat([words, words ^ 1, words ^ (1 << 20)])
     found = dd.KeyedGenerator(3, 5, torch.arange(4)).scrambled(words)
     assert bool(((found >= 0) & (found < 2**32)).all()) and len(found.unique()) == len(words.unique())
@@ -66,7 +67,7 @@ def test_scrambled_words_share_the_bits_they_shared_and_no_others():
 
 
 def test_keyed_times_are_anywhere_in_their_slices():
-    t = dd.sample_times(256, generator=dd.KeyedGenerator(0, 0, torch.arange(256)), dtype=torch.float64)
+    t = dd.sample_times(256, generator=dd.KeyedGenerator(0, 0, torch.arange(256)), dtype=F64)
     assert (t * 256).long().sort().values.tolist() == list(range(256))
     place = t * 256 % 1
     assert abs(float(place.mean()) - 0.5) < 0.06 and abs(float(place.std()) - 12**-0.5) < 0.03
@@ -75,8 +76,8 @@ def test_keyed_times_are_anywhere_in_their_slices():
 @every_process
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_an_example_meets_the_same_noise_in_any_partition_and_order(process, parts):
-    x = torch.randint(0, 6, (8, 5), generator=torch.Generator().manual_seed(0))
-    index = torch.randperm(8, generator=torch.Generator().manual_seed(parts)) + 16
+    x = torch.randint(0, 6, (8, 5), generator=seeded())
+    index = torch.randperm(8, generator=seeded(parts)) + 16
     t, z = noised(process, x, torch.arange(16, 24))
     for chunk in index.chunk(parts):
         t_part, z_part = noised(process, x[chunk - 16], chunk)
@@ -118,7 +119,7 @@ def test_seed_and_step_are_not_interchangeable():
 @pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 7), (3, 2, 5), (3, 8), (3, 0)])
 def test_shapes_and_odd_lengths_and_a_longer_row_starts_alike(shape):
     numbers = keyed([4, 5, 6]).rand(shape)
-    assert numbers.shape == shape and numbers.dtype == torch.float64
+    assert numbers.shape == shape and numbers.dtype == F64
     longer = keyed([4, 5, 6]).rand((3, 50))
     assert torch.equal(numbers.flatten(1) if len(shape) > 1 else numbers[:, None], longer[:, : numbers[0].numel()])
 
@@ -164,7 +165,7 @@ def test_numbers_are_uniform_along_every_axis(axis):
 def test_a_keyed_draw_follows_the_marginal():
     process, n = PROCESSES["levels-xi"], 20_000
     x = torch.full((n, 1), 3)
-    t = torch.full((n,), 0.6, dtype=torch.float64)
+    t = torch.full((n,), 0.6, dtype=F64)
     z = process.sample(x, t, keyed(torch.arange(n)))
     expected = n * process.marginal(x[:1], t[:1])[0, 0]
     counts = torch.bincount(z[:, 0], minlength=process.num_states)
@@ -175,14 +176,14 @@ def test_a_keyed_draw_follows_the_marginal():
 
 @pytest.mark.parametrize("generator", [None, "torch", "keyed"])
 def test_rand_serves_every_source_in_float64(generator):
-    source = {None: None, "torch": torch.Generator().manual_seed(0), "keyed": keyed(torch.arange(4))}[generator]
+    source = {None: None, "torch": seeded(), "keyed": keyed(torch.arange(4))}[generator]
     numbers = rand((4, 9), source, torch.device("cpu"))
-    assert numbers.shape == (4, 9) and numbers.dtype == torch.float64
+    assert numbers.shape == (4, 9) and numbers.dtype == F64
     assert bool(((numbers >= 0) & (numbers < 1)).all()) and len(numbers.unique()) == 36
 
 
 def test_a_torch_generator_repeats_and_moves_on():
-    a, b = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+    a, b = seeded(1), seeded(1)
     first, second = (rand((5,), a, torch.device("cpu")) for _ in range(2))
     assert torch.equal(first, rand((5,), b, torch.device("cpu"))) and not torch.equal(first, second)
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from cases import examples, slow_but
+from fixtures import seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from timing import F64, TIMES, agrees, drawn, split
@@ -40,7 +41,7 @@ def test_balanced_draws_choose_positions_by_their_own_times(process):
     """Two positions: q(z|x) = E[balance; z], enumerated against the distribution of the draws."""
     x, t, n = torch.tensor([[0, 1]]), torch.tensor([[0.15, 0.9]], dtype=F64), 40_000
     rows, times = x.expand(n, -1), t.expand(n, -1)
-    z = process.sample(rows, times, torch.Generator().manual_seed(0), "balanced")
+    z = process.sample(rows, times, seeded(), "balanced")
     weight = process.importance_weight(rows, z, times)
     states = process.num_states
     mass = torch.zeros(states**2, dtype=F64).index_add_(0, z[:, 0] * states + z[:, 1], weight) / n
@@ -73,7 +74,7 @@ def test_weights_of_training_are_those_of_the_positions(weighting, process):
 def test_child_logits_at_a_time_per_position(mode):
     process, options = dd.presets.hdlm([0, 0, 1, 1], gamma=2.0), {"mode": mode, "parameterization": "children"}
     x, z, _ = drawn(process, TIMES)
-    logits = torch.randn(2, 3, 6, dtype=F64, generator=torch.Generator().manual_seed(5))
+    logits = torch.randn(2, 3, 6, dtype=F64, generator=seeded(5))
     for loss, more in ((dd.training_loss, ()), (dd.linear_training_loss, (torch.eye(6, dtype=F64),))):
         call = lambda *of: loss(process, of[0], *more, *of[1:], reduction="none", **options)  # noqa: E731, B023
         alone = call(*map(split, (logits, x, z)), TIMES.flatten())
@@ -83,7 +84,7 @@ def test_child_logits_at_a_time_per_position(mode):
 def test_gradients_of_the_fused_loss_at_a_time_per_position():
     process = dd.presets.hdlm([0, 0, 1, 1], gamma=2.0, xi=0.9)
     x, z, hidden = drawn(process, TIMES)
-    weight = torch.randn(4, 4, dtype=F64, generator=torch.Generator().manual_seed(6))
+    weight = torch.randn(4, 4, dtype=F64, generator=seeded(6))
     found = []
     for fused in (True, False):
         h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()

@@ -20,6 +20,7 @@ from fixtures import (
     never,
     ramp,
     row_by_row,
+    seeded,
     trajectory,
 )
 from hypothesis import given, settings
@@ -90,7 +91,7 @@ CASES = [("masks", Masked(3, Cosine()), alike, 2), ("clusters", TREE, clusters, 
 def test_many_particles_follow_the_distribution_tilted_by_the_reward(name, process, reward, steps):
     """First hitting draws two dependent words exactly, so that the limit is known by enumeration."""
     probs, _ = tilted(reward, 1.5)
-    sampler, generator = Particles(FirstHitting(), reward, 32, 1.0, 1.5), torch.Generator().manual_seed(0)
+    sampler, generator = Particles(FirstHitting(), reward, 32, 1.0, 1.5), seeded()
     x = dd.sample(process, exact_cavity(process, PAIR), (2000, 2), sampler, steps, generator=generator)
     assert follows(x, probs) and not follows(x, PAIR)
 
@@ -103,9 +104,7 @@ UNBIASED = [(number, ess, reward) for number in (1, 2, 5) for ess in (0.0, 0.7, 
 @pytest.mark.parametrize(("number", "ess", "reward"), slow_but(UNBIASED, (2, 1.0, clusters)))
 def test_the_estimate_has_the_right_mean_for_any_number_of_particles(number, ess, reward):
     probs, total = tilted(reward, 1.5)
-    cloud = whole(
-        TREE, Particles(FirstHitting(), reward, number, ess, 1.5), 20_000, 4, torch.Generator().manual_seed(1)
-    )
+    cloud = whole(TREE, Particles(FirstHitting(), reward, number, ess, 1.5), 20_000, 4, seeded(1))
     estimate, words = cloud.log_mean().exp(), cloud.drawn().z
     assert abs(estimate.mean() - total) < 5 * estimate.std() / len(estimate) ** 0.5
     each = torch.zeros(len(words), 9, dtype=F64).scatter_(1, 3 * words[:, :1] + words[:, 1:], estimate[:, None])
@@ -121,7 +120,7 @@ def test_weights_are_increments_of_the_reward_on_any_process(process, number, es
     probs = torch.ones(process.vocab_size, process.vocab_size, dtype=F64) / process.vocab_size**2
     for share in (0.0, ess):
         sampler = Particles(Psi(0.7), ramp, number, share, scale)
-        cloud = whole(process, sampler, 3, 4, torch.Generator().manual_seed(2), probs)
+        cloud = whole(process, sampler, 3, 4, seeded(2), probs)
         gain = scale * ramp(cloud.state.z, torch.zeros(3 * number, dtype=F64)).view(3, number)
         torch.testing.assert_close(cloud.gain, gain, rtol=1e-12, atol=1e-12)
         assert bool((cloud.state.z < process.vocab_size).all()) and not cloud.state.t.any()
@@ -136,7 +135,7 @@ def test_weights_are_increments_of_the_reward_on_any_process(process, number, es
 @pytest.mark.usefixtures("as_users_call")
 def test_a_constant_reward_or_zero_scale_keeps_the_distribution():
     for sampler in (Particles(FirstHitting(), lambda z, t: 3 - t, 3, 1.0), Particles(FirstHitting(), ramp, 3, scale=0)):
-        generator = torch.Generator().manual_seed(3)
+        generator = seeded(3)
         x = dd.sample(TREE, exact_cavity(TREE, PAIR), (4000, 2), sampler, 4, generator=generator)
         assert follows(x, PAIR)
 
@@ -146,7 +145,7 @@ def test_particles_are_resampled_at_cluster_states():
         return torch.where((z == 3).any(-1) | (z == 0).any(-1), -torch.inf, 0.0)
 
     seen = Seen(second)
-    generator = torch.Generator().manual_seed(4)
+    generator = seeded(4)
     words = dd.sample(
         TREE, exact_cavity(TREE, PAIR), (50, 2), Particles(Ancestral(), seen, 16), 12, generator=generator
     )
@@ -184,7 +183,7 @@ every_inner = pytest.mark.parametrize("name", slow_but(INNER, "first", "remask")
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("source", [lambda: torch.Generator().manual_seed(5), lambda: dd.KeyedGenerator(0, 1, KEYS)])
+@pytest.mark.parametrize("source", [lambda: seeded(5), lambda: dd.KeyedGenerator(0, 1, KEYS)])
 @pytest.mark.parametrize("name", slow_but(INNER, "ancestral", "first", "remask"))
 def test_one_particle_is_the_sampler_to_the_bit(name, source):
     prompt = torch.tensor([[1], [0], [4], [2]])
@@ -274,7 +273,7 @@ def test_the_ends_of_the_uniforms_take_no_particle_of_zero_share(u):
 
 def drawn(reward, process=TREE, steps=3, **options):
     sampler = Particles(Ancestral(), reward, **{"number": 2, **options})
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     return dd.sample(process, exact_cavity(process, PAIR), (3, 2), sampler, steps, generator=generator)
 
 
@@ -282,7 +281,7 @@ def only(value, row, particle, after=0.5):
     """A reward of 0 but for one particle of one row, from some time on."""
 
     def reward(z, t):
-        values = torch.zeros_like(t, dtype=torch.float64)
+        values = torch.zeros_like(t, dtype=F64)
         values[2 * row + particle] = value if float(t[0]) <= after else 0.0
         return values
 

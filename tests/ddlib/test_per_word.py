@@ -3,6 +3,7 @@
 import pytest
 import torch
 from cases import examples, slow_but
+from fixtures import F64, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -14,7 +15,6 @@ from ddlib.testing import strategies
 from ddlib.verification.framework.inputs import at, pairs
 from ddlib.weightings import Clip
 
-F64 = torch.float64
 POWERS = [0.5, 2.0, 1.0, 1.5]
 
 powers = st.lists(st.one_of(st.floats(0.2, 5.0), st.sampled_from([1.0, 1.0 + 1e-9])), min_size=1, max_size=6)
@@ -81,9 +81,7 @@ def test_two_words_in_one_ancestral_step_to_the_data(t):
     process, probs = PerWord(Linear(), [0.3, 4.0]), torch.tensor([0.5, 0.5], dtype=F64)
     n = 20_000
     z = torch.full((n, 1), 2)
-    landed = process.sample_given_level(
-        probs.log().expand(n, 1, 2), z, at(t, n), at(0.0, n), None, torch.Generator().manual_seed(0)
-    )
+    landed = process.sample_given_level(probs.log().expand(n, 1, 2), z, at(t, n), at(0.0, n), None, seeded())
     lost = probs * process.lost(at(t))[0]
     share = (landed == 1).double().mean()
     chance = lost[1] / lost.sum()

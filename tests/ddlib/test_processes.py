@@ -7,6 +7,7 @@ import pytest
 import torch
 from cases import examples
 from example_processes import F64, PROCESSES, Plain, every_process, random_probs, words
+from fixtures import seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused_with, refuses
@@ -119,7 +120,7 @@ def test_draws_follow_the_marginal(process, t, seed):
     """Chi-square against q_t(.|x) for every word; a false alarm once in 10^7 examples."""
     n = 2000
     x = torch.arange(process.vocab_size).expand(n, -1).contiguous()
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     z = process.sample(x, torch.full((n,), t, dtype=F64), generator)
     probs = process.marginal(x[:1], torch.tensor([t], dtype=F64))[0]
     for word in range(process.vocab_size):
@@ -284,7 +285,7 @@ def test_a_scalar_time_is_refused_by_its_own_name(process):
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 @pytest.mark.parametrize("size", [2, 64])
 def test_a_generator_may_have_rounding_errors_of_its_own_precision_and_no_more(scale, dtype, size):
-    rates = scale * torch.rand(size, size, generator=torch.Generator().manual_seed(0), dtype=F64).fill_diagonal_(0)
+    rates = scale * torch.rand(size, size, generator=seeded(), dtype=F64).fill_diagonal_(0)
     exact = rates - torch.diag(rates.sum(1))
     process = RateMatrix(exact.to(dtype), Linear())
     assert process.matrix.dtype == F64
@@ -384,7 +385,7 @@ def test_words_are_on_level_zero_and_nothing_else_is(process):
 
 
 def test_a_generator_in_float32_is_exponentiated_in_float64():
-    rates = torch.rand(5, 5, generator=torch.Generator().manual_seed(0)).fill_diagonal_(0)
+    rates = torch.rand(5, 5, generator=seeded()).fill_diagonal_(0)
     rates = rates - torch.diag(rates.sum(1))
     sigma = torch.tensor([0.1, 3.0], dtype=F64)
     assert torch.equal(MatrixExponential(rates)(sigma), MatrixExponential(MatrixExponential(rates).matrix)(sigma))
@@ -392,7 +393,7 @@ def test_a_generator_in_float32_is_exponentiated_in_float64():
 
 @pytest.mark.parametrize("sigma", [[2.0, 0.1, 2.0, 0.7, 0.1, 2.0], [2.0] * 6])
 def test_times_that_are_shared_have_the_answers_and_derivatives_of_each_alone(sigma):
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     rates = torch.rand(4, 4, generator=generator).fill_diagonal_(0)
     chain, weights = (
         MatrixExponential(rates - torch.diag(rates.sum(1))),

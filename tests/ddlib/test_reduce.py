@@ -5,14 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from fixtures import F64, seeded
 
 import ddlib as dd
 
 
 def batch(rows, length, seed=0):
     """Nats, a mask with at least one token a row, and bytes."""
-    generator = torch.Generator().manual_seed(seed)
-    nats = torch.rand(rows, length, generator=generator, dtype=torch.float64) * 5
+    generator = seeded(seed)
+    nats = torch.rand(rows, length, generator=generator, dtype=F64) * 5
     mask = torch.rand(rows, length, generator=generator) < 0.6
     mask[:, 0] = True
     return nats, mask, torch.randint(3, 40, (rows,), generator=generator)
@@ -108,7 +109,7 @@ def corpus(n, rng):
     """Sequences whose lengths and nats per token vary together, as real texts' do."""
     tokens = rng.integers(1, 30, n)
     nats = tokens * (3 + rng.normal(0, 0.5, n)) + rng.normal(0, 2, n) + 0.02 * tokens**2
-    return torch.tensor(nats), torch.tensor(tokens, dtype=torch.float64)
+    return torch.tensor(nats), torch.tensor(tokens, dtype=F64)
 
 
 @pytest.mark.statistical
@@ -140,8 +141,8 @@ def test_the_error_of_a_tally_covers_the_noise_of_time_and_state():
     logits = torch.tensor([1.0, 0.0, -1.0, 0.5])
     results = []
     for seed in range(120):
-        generator = torch.Generator().manual_seed(seed)
-        t = dd.sample_times(64, "iid", generator, dtype=torch.float64)
+        generator = seeded(seed)
+        t = dd.sample_times(64, "iid", generator, dtype=F64)
         z = process.sample(x, t, generator)
         tally = dd.Tally()
         tally.add(dd.nelbo(process, logits.expand(64, 4, 4), x, z, t))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from cases import examples, slow_but
-from fixtures import F64, LEVELS, Halves, at, trajectory
+from fixtures import F64, LEVELS, Halves, at, seeded, trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -75,7 +75,7 @@ def test_without_effect_it_is_ancestral_for_uniform_noise_too():
     process = dd.processes.Uniform(6, dd.schedules.Linear())
     denoiser = exact_cavity(process, torch.tensor([0.1, 0.2, 0.3, 0.2, 0.1, 0.1], dtype=F64))
     plain, *drawn = (
-        dd.sample(process, denoiser, (50, 1), sampler, 9, generator=torch.Generator().manual_seed(0))
+        dd.sample(process, denoiser, (50, 1), sampler, 9, generator=seeded())
         for sampler in (Ancestral(), Psi(1.0), Overshoot(0.0), Psi(0.9), Overshoot(0.5))
     )
     assert [torch.equal(words, plain) for words in drawn] == [True, True, False, False]

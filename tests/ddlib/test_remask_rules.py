@@ -3,7 +3,7 @@
 import pytest
 import torch
 from cases import examples, slow_but
-from fixtures import F64, LEVELS, Halves, at, trajectory
+from fixtures import F64, LEVELS, Halves, at, seeded, trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -167,7 +167,7 @@ def test_psi_is_the_probability_of_the_drawn_token(name):
 
     drawn = {}
     for key, denoiser in (("cavity", cavity), ("children", lambda z, t: families.expand(*z.shape, -1))):
-        generator = torch.Generator().manual_seed(0)
+        generator = seeded()
         dd.sample(process, denoiser, (20, 3), Recorded(0.5, "confidence"), 8, parameterization=key, generator=generator)
         drawn[key], checked = list(states), 0
         states.clear()

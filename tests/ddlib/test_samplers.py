@@ -6,6 +6,7 @@ import pytest
 import torch
 from cases import slow_but
 from example_processes import Plain
+from fixtures import seeded
 
 import ddlib as dd
 from ddlib.hierarchies import Soft, Tree
@@ -56,7 +57,7 @@ class Network:
     """A cheap random function of a token, its neighbour and the time, row by row; counts its calls."""
 
     def __init__(self, process, dtype=torch.float32, scale=1.0):
-        generator = torch.Generator().manual_seed(7)
+        generator = seeded(7)
         self.table = (scale * torch.randn(2, process.num_states, V, generator=generator)).to(dtype)
         self.calls = 0
 
@@ -69,7 +70,7 @@ class Network:
 
 def generate(process, sampler=None, shape=(3, 5), seed=0, network=None, **options):
     network = Network(process) if network is None else network
-    source = torch.Generator().manual_seed(seed) if isinstance(seed, int) else seed
+    source = seeded(seed) if isinstance(seed, int) else seed
     usual = {} if "times" in options else {"steps": 12}
     return dd.sample(process, network, shape, sampler, **(usual | options), generator=source)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from cases import slow_but
-from fixtures import FOUR_TOKENS, PAIR_OF_FOUR
+from fixtures import FOUR_TOKENS, PAIR_OF_FOUR, seeded
 from refusals import refuses
 
 import ddlib as dd
@@ -160,7 +160,7 @@ def test_the_distribution_is_that_of_the_calls_one_after_the_other():
             return torch.cat([table[number[..., 0].long()], number, number], -1)
 
     x = dd.sample(
-        PROCESSES["masked"], Numbered(), (20_000, 2), LeftToRight(), 2, generator=torch.Generator().manual_seed(0),
+        PROCESSES["masked"], Numbered(), (20_000, 2), LeftToRight(), 2, generator=seeded(),
         memory=True,
     )  # fmt: skip
     counts = torch.bincount(4 * x[:, 0] + x[:, 1], minlength=16)

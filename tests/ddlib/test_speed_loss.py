@@ -7,6 +7,7 @@ import pytest
 import torch
 from cases import slow_but
 from exact_bounds import F64, PAIR, costs, entropy, exact, poor_fit, texts
+from fixtures import seeded
 
 import ddlib as dd
 from ddlib.objective import learned_speeds as speeds
@@ -49,7 +50,7 @@ def integrated(process, network, kind="cavity", points=50):
 
 def estimates(process, network, calls, number=150, seed=0, kind="cavity", draws=2):
     """Values and gradients of calls with their own texts, times and noise."""
-    generator, values, slopes = torch.Generator().manual_seed(seed), [], []
+    generator, values, slopes = seeded(seed), [], []
     for _ in range(calls):
         loss = dd.speed_loss(
             process, network, texts(PAIR, number, generator), generator, draws=draws, parameterization=kind
@@ -120,7 +121,7 @@ def test_ends_of_a_schedule_that_is_not_exact(draws):
 def test_an_estimate_of_the_loss_reduces_the_variance(monkeypatch):
     """Standard deviations of the gradient by the first speed, of 16 tokens at a time."""
     process = tree([[0, 0, 1, 1]], speed=[2.0, 1.0])
-    table, generator = torch.randn(7, 4, dtype=F64, generator=torch.Generator().manual_seed(1)), torch.Generator()
+    table, generator = torch.randn(7, 4, dtype=F64, generator=seeded(1)), torch.Generator()
 
     def network(z, t):
         return table[z.roll(1, 1)]
@@ -193,7 +194,7 @@ class TestDescent:
     @pytest.mark.statistical
     def test_the_loss_falls_by_estimates(self):
         probs, network, process, found, bounds = self.begun()
-        start, generator = exact(process, found).item(), torch.Generator().manual_seed(0)
+        start, generator = exact(process, found).item(), seeded()
         optimizer = torch.optim.Adam(process.parameters(), lr=0.1)
         for step in range(150):
             optimizer.param_groups[0]["lr"] = 0.08 * (1 - step / 150)
@@ -220,14 +221,14 @@ class TestBatches:
         return shown
 
     def test_the_draws_of_a_text_do_not_depend_on_its_batch(self):
-        x = torch.randint(4, (5, 6), generator=torch.Generator().manual_seed(0))
+        x = torch.randint(4, (5, 6), generator=seeded())
         ((whole, t),) = self.seen(x, torch.arange(5))
         ((part, s),) = self.seen(x[3:], torch.arange(3, 5))
         assert torch.equal(whole[9:], part) and torch.equal(t[9:], s)
         assert len(t.unique()) == 5 and not torch.equal(whole[0], whole[1])  # one time for each, separate draws
 
     def test_padding_is_seen_and_does_not_count(self):
-        process, x = self.process(), torch.randint(4, (6, 5), generator=torch.Generator().manual_seed(0))
+        process, x = self.process(), torch.randint(4, (6, 5), generator=seeded())
         mask = torch.arange(5).expand(6, 5) < 3
 
         def loss(z_counts):
@@ -300,13 +301,13 @@ def test_an_infinite_speed_stops_before_the_network_runs():
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_the_fused_loss_has_the_gradient_of_the_speeds_that_its_values_have(reduction):
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     x, hidden = torch.randint(4, (8, 3), generator=generator), torch.randn(8, 3, 5, generator=generator)
     weight, t = torch.randn(4, 5, generator=generator), torch.rand(8, generator=generator)
     slopes = []
     for way in (reduction, "none"):
         process = PROCESSES["two levels"]()
-        z = process.sample(x, t, generator=torch.Generator().manual_seed(1))
+        z = process.sample(x, t, generator=seeded(1))
         loss = dd.linear_training_loss(process, hidden, weight, x, z, t, reduction=way)
         loss = {"none": {"mean": loss.mean, "sum": loss.sum}[reduction]}.get(way, lambda loss=loss: loss)()
         slopes.append(torch.autograd.grad(2 * loss, parameter(process))[0])
@@ -323,9 +324,9 @@ def test_the_meaning_that_the_denoiser_states_is_used():
         def __call__(self, z, t):
             return inner(z, t)
 
-    x = texts(PAIR, 8, torch.Generator().manual_seed(0))
+    x = texts(PAIR, 8, seeded())
     stated, passed, plain = (
-        dd.speed_loss(process, network, x, torch.Generator().manual_seed(1), parameterization=meaning)
+        dd.speed_loss(process, network, x, seeded(1), parameterization=meaning)
         for network, meaning in ((Stated(), None), (inner, "posterior"), (inner, None))
     )
     assert stated == passed != plain

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 from cases import slow_but
-from fixtures import FOUR_TOKENS, LEVELS, PARENTS, D, Halves, V, context, every_pair, generate, plain
+from fixtures import F64, FOUR_TOKENS, LEVELS, PARENTS, D, Halves, V, context, every_pair, generate, plain, seeded
 from fixtures import PAIR_OF_FOUR as PAIR
 
 import ddlib as dd
@@ -29,7 +29,7 @@ class ExactHalves:
         self.features = exact_cavity(process, PAIR)
 
     def output_weights(self):
-        return torch.eye(4, dtype=torch.float64), None
+        return torch.eye(4, dtype=F64), None
 
     def __call__(self, z, t):
         raise AssertionError("the whole is not needed")
@@ -58,9 +58,9 @@ def test_a_network_that_computes_in_two_parts_is_found_by_its_attributes():
 @pytest.mark.parametrize("name", LEVELS)
 def test_each_jump_is_shown_the_columns_that_it_needs(name, force):
     """The words under the state, where the logits of all others do not matter."""
-    process, generator = LEVELS[name], torch.Generator().manual_seed(1)
-    now, then = torch.tensor([0.8], dtype=torch.float64), torch.tensor([0.4], dtype=torch.float64)
-    logits = torch.randn(1, 1, V, generator=generator, dtype=torch.float64)
+    process, generator = LEVELS[name], seeded(1)
+    now, then = torch.tensor([0.8], dtype=F64), torch.tensor([0.4], dtype=F64)
+    logits = torch.randn(1, 1, V, generator=generator, dtype=F64)
     for state in range(V, process.num_states):
         z = torch.tensor([[state]])
         for target in range(int(process.level_of(z))):
@@ -73,9 +73,7 @@ def test_each_jump_is_shown_the_columns_that_it_needs(name, force):
             hidden = torch.full_like(logits, -torch.inf)
             hidden[..., words] = logits[..., words]
             drawn = [
-                process.sample_given_level(
-                    v, z, now, then, torch.tensor([[target]]), torch.Generator().manual_seed(seed), force=force
-                )
+                process.sample_given_level(v, z, now, then, torch.tensor([[target]]), seeded(seed), force=force)
                 for v in (logits, hidden)
                 for seed in range(20)
             ]
@@ -134,7 +132,7 @@ def test_halves_follow_the_joint_distribution_and_that_of_the_plain_sampler(name
     """One sample against the distribution, two against each other; both by five standard deviations of chi-square."""
     process, n = FOUR_TOKENS[name], 2500
     steps = 2 * process.hierarchy.depth if isinstance(sampler, FirstHitting) else 80
-    seeds = (torch.Generator().manual_seed(seed) for seed in (1, 2))
+    seeds = (seeded(seed) for seed in (1, 2))
     denoisers = (ExactHalves(process), exact_cavity(process, PAIR))
     split, whole = (
         pairs(dd.sample(process, denoiser, (n, 2), sampler, steps, generator=source))
@@ -148,8 +146,7 @@ def test_halves_follow_the_joint_distribution_and_that_of_the_plain_sampler(name
 def test_the_two_sample_test_detects_a_wrong_distribution():
     process, n = FOUR_TOKENS["masked"], 4000
     few, many = (
-        pairs(dd.sample(process, ExactHalves(process), (n, 2), steps=k, generator=torch.Generator().manual_seed(k)))
-        for k in (1, 120)
+        pairs(dd.sample(process, ExactHalves(process), (n, 2), steps=k, generator=seeded(k))) for k in (1, 120)
     )
     assert chi_square(few, (few + many) / 2, 15) > 20
 
@@ -249,9 +246,9 @@ def test_a_broken_half_is_refused(bad):
 @pytest.mark.parametrize("force", [False, True])
 def test_scores_are_those_of_the_distributions_that_are_drawn_from(hierarchy, force):
     process, z = Hierarchical(hierarchy, Cosine()), torch.tensor([[4, 5, 6]])
-    logits = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64).log()
+    logits = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=F64).log()
     run = context(process, lambda z, t: logits.expand(*z.shape, 4), z.shape)
-    (part,) = run.network.at(z, torch.tensor([0.5], dtype=torch.float64), torch.ones_like(z, dtype=torch.bool))
+    (part,) = run.network.at(z, torch.tensor([0.5], dtype=F64), torch.ones_like(z, dtype=torch.bool))
     for rows, _, members, log_probs in child_log_probs(run, part, torch.zeros_like(part.z), force):
         level = int(process.level_of(part.z[rows[:1]]))
         drawn = process.descendant_logits(logits.expand(len(rows), 4), part.z[rows], level, 0, force).softmax(-1)

@@ -4,6 +4,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 import torch
+from fixtures import seeded
 
 import ddlib as dd
 from ddlib.parameterization.capabilities import Capabilities
@@ -26,8 +27,8 @@ class Posterior:
 
 
 def mean(denoiser, **meaning):
-    x = torch.multinomial(TRUTH, 4000, replacement=True, generator=torch.Generator().manual_seed(0))[:, None]
-    return dd.bound(UNIFORM, denoiser, x, torch.Generator().manual_seed(1), **meaning).per_token.value
+    x = torch.multinomial(TRUTH, 4000, replacement=True, generator=seeded())[:, None]
+    return dd.bound(UNIFORM, denoiser, x, seeded(1), **meaning).per_token.value
 
 
 def test_a_bound_uses_the_parameterization_of_the_denoiser():
@@ -46,7 +47,7 @@ def test_samples_use_the_parameterization_of_the_denoiser():
     stating = Posterior(UNIFORM)
 
     def drawn(denoiser, **meaning):
-        return dd.sample(UNIFORM, denoiser, (50, 1), steps=4, generator=torch.Generator().manual_seed(2), **meaning)
+        return dd.sample(UNIFORM, denoiser, (50, 1), steps=4, generator=seeded(2), **meaning)
 
     assert torch.equal(drawn(stating), drawn(stating.logits, parameterization="posterior"))
     assert not torch.equal(drawn(stating), drawn(stating.logits))
@@ -70,7 +71,7 @@ class Watched(Posterior):
 @pytest.mark.parametrize("pace", [None, dd.paces.Blocks(1), dd.paces.RandomOrder()])
 def test_capabilities_are_read_once_before_the_first_call(pace):
     watched = Watched(UNIFORM)
-    dd.sample(UNIFORM, watched, (3, 2), steps=2, pace=pace, generator=torch.Generator().manual_seed(0))
+    dd.sample(UNIFORM, watched, (3, 2), steps=2, pace=pace, generator=seeded())
     able = Capabilities.of(Watched(UNIFORM))
     assert watched.called and not watched.later
     assert (able.parameterization, able.own_times, able.block_size) == ("posterior", True, 1)

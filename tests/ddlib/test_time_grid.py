@@ -3,6 +3,7 @@
 import pytest
 import torch
 from cases import examples
+from fixtures import F64
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,8 +11,6 @@ import ddlib as dd
 from ddlib.processes import LevelProcess
 from ddlib.samplers import equal_jump_times
 from ddlib.testing import strategies
-
-F64 = torch.float64
 
 
 def expected(process, t):
@@ -63,10 +62,7 @@ def test_samples_follow_the_times():
 
 @pytest.mark.parametrize(
     ("process", "steps", "error", "message"),
-    [
-        (dd.processes.GIDD(5, 0.2), 4, TypeError, "must have levels"),
-        (dd.presets.mdlm(5), 0, ValueError, "steps is 0"),
-    ],
+    [(dd.processes.GIDD(5, 0.2), 4, TypeError, "must have levels"), (dd.presets.mdlm(5), 0, ValueError, "steps is 0")],
 )
 def test_refusals(process, steps, error, message):
     with pytest.raises(error, match=message):

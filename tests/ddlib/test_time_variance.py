@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from cases import slow_but, unchecked
+from fixtures import F64, seeded
 
 import ddlib as dd
 from benchmarks.deviations import covered, exact, gaussian, processes, repeated, walk
@@ -14,7 +15,6 @@ from ddlib.processes import RateMatrix
 from ddlib.schedules import Cosine, Linear
 from ddlib.verification.claims.objective.times import bound_moment
 
-F64 = torch.float64
 EDGES = torch.linspace(-16, 16, 129, dtype=F64)
 T, STEP = ((EDGES[1:] + EDGES[:-1]) / 2).sigmoid(), EDGES.sigmoid().diff()
 """Middles of the cells of a table, and their widths."""
@@ -157,7 +157,7 @@ def registered(name, number):
 def caveat(process, density):
     """Caveat on the error of a bound under this density."""
     x, size = torch.arange(8).view(4, 2) % process.vocab_size, process.vocab_size
-    noise = torch.Generator().manual_seed(0)
+    noise = seeded()
     return dd.bound(process, lambda z, t: torch.zeros(*z.shape, size), x, noise, density=density).per_token.caveat
 
 

@@ -4,6 +4,7 @@ import pytest
 import scipy.stats
 import torch
 from cases import slow_but
+from fixtures import F64, seeded
 
 import ddlib as dd
 
@@ -16,11 +17,8 @@ each_source = pytest.mark.parametrize("source", slow_but(["torch", "keyed"], "to
 
 
 def times(n, method="stratified", source="torch", seed=0, start=0, **options):
-    if source == "keyed":
-        generator = dd.KeyedGenerator(seed, 2, torch.arange(start, start + n))
-    else:
-        generator = torch.Generator().manual_seed(seed)
-    return dd.sample_times(n, method, generator, **{"dtype": torch.float64, **options})
+    generator = dd.KeyedGenerator(seed, 2, torch.arange(start, start + n)) if source == "keyed" else seeded(seed)
+    return dd.sample_times(n, method, generator, **{"dtype": F64, **options})
 
 
 def slices(t, count):
@@ -32,7 +30,7 @@ def slices(t, count):
 @every_source
 @pytest.mark.parametrize("n", [1, 2, 7, 64])
 def test_times_have_the_requested_length_and_dtype_and_lie_in_the_unit_interval(method, source, n):
-    for dtype in (None, torch.float32, torch.float64):
+    for dtype in (None, torch.float32, F64):
         t = times(n, method, source, dtype=dtype)
         assert t.shape == (n,) and t.dtype == (dtype or torch.get_default_dtype())
         assert bool(((t >= 0) & (t <= 1)).all())
@@ -95,7 +93,7 @@ def test_keyed_slots_change_from_step_to_step_and_seed_to_seed():
 def test_antithetic_neighbours_sum_to_one(source, n):
     for seed in range(10):
         t = times(n, "antithetic", source, seed)
-        torch.testing.assert_close(t[0::2] + t[1::2], torch.ones(n // 2, dtype=torch.float64), atol=1e-15, rtol=0)
+        torch.testing.assert_close(t[0::2] + t[1::2], torch.ones(n // 2, dtype=F64), atol=1e-15, rtol=0)
 
 
 @every_source
@@ -133,7 +131,7 @@ def integral(t):
 @pytest.mark.parametrize("method", ["stratified", "antithetic"])
 @pytest.mark.parametrize("n", [15, 16])
 def test_an_integral_is_estimated_without_bias_and_with_less_variance_than_iid(method, source, n):
-    exact = (torch.exp(torch.tensor(2.0, dtype=torch.float64)) + 1).item() / 4
+    exact = (torch.exp(torch.tensor(2.0, dtype=F64)) + 1).item() / 4
     estimates = torch.stack([integral(times(n, method, source, seed, start=64)) for seed in range(200)])
     independent = torch.stack([integral(times(n, "iid", source, seed)) for seed in range(200)])
     error = estimates.std().item() / len(estimates) ** 0.5

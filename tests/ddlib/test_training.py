@@ -3,6 +3,7 @@
 import pytest
 import torch
 from cases import examples
+from fixtures import seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ LEVELS = dd.presets.hdlm_levels([PARENTS, [0, 1, 1, 0]], xi=[0.8, 1.0])
 
 
 def batch(process, seed=0, rows=64, t=None):
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     x = torch.randint(process.vocab_size, (rows, 3), generator=generator)
     t = dd.sample_times(rows, generator=generator) if t is None else torch.full((rows,), t)
     z = process.sample(x, t, generator)
@@ -66,7 +67,7 @@ def test_hard_mode_is_an_upper_bound_above_the_first_level_and_equal_at_it(proce
 def test_padding_counts_in_the_loss_by_the_option():
     process = dd.presets.mdlm(6)
     logits, x, z, t = batch(process, rows=16)
-    mask = torch.rand(16, 3, generator=torch.Generator().manual_seed(3)) < 0.6
+    mask = torch.rand(16, 3, generator=seeded(3)) < 0.6
     per_token = dd.nelbo(process, logits, x, z, t)
     counted = dd.training_loss(process, logits, x, z, t, mask=mask, count_padding=True)
     left_out = dd.training_loss(process, logits, x, z, t, mask=mask)
@@ -119,7 +120,7 @@ def test_gradients_are_those_of_finite_differences():
 def test_training_on_a_distribution_learns_it():
     """The whole loop on one token: the loss's minimum is the entropy, at the true distribution, clipped or not."""
     probs = torch.tensor([0.4, 0.05, 0.25, 0.1, 0.15, 0.05])
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     process = dd.presets.hdlm(PARENTS, xi=0.9)
     logits = torch.zeros(6, requires_grad=True)
     optimizer = torch.optim.Adam([logits], lr=0.05)

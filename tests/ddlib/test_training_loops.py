@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fixtures import seeded
 from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader
@@ -273,7 +274,7 @@ def test_weights_and_process_are_saved_and_loaded(kind, tmp_path):
     _, net = trained(kind, tmp_path)
     same, process = saved(kind, tmp_path)
     assert torch.equal(weights(same), weights(net)) and dd.values(process) == dd.values(PROCESS)
-    shape, noise = (3, 6), [torch.Generator().manual_seed(1) for _ in range(2)]
+    shape, noise = (3, 6), [seeded(1) for _ in range(2)]
     samples = [
         dd.sample(PROCESS, each.eval(), shape, steps=4, generator=g) for each, g in zip([net, same], noise, strict=True)
     ]

@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 from cases import examples, slow_but
+from fixtures import seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -288,7 +289,7 @@ def test_skipped_claims_have_a_reason():
 def test_bounds_on_counts_have_the_stated_false_alarm_rate():
     """Scaled up from 1e-6 per check, which no test could count: refused shares stay below what they promise."""
     probs = torch.tensor([[0.5, 0.3, 0.199, 0.001]], dtype=torch.float64)
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     drawn = torch.multinomial(probs[0], 2000 * 300, replacement=True, generator=generator).view(300, 2000)
     beyond = 0
     for sample in drawn:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from cases import examples, slow_but
 from example_processes import PROCESSES
+from fixtures import F64, seeded
 from fused_loss_inputs import agree, batch, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,8 +18,6 @@ from ddlib.processes.moments import grid
 from ddlib.testing import strategies
 from ddlib.verification.claims.objective import weighting as claims
 from ddlib.weightings import Clip, Constant, Dynamic, Optimal, PerLevel, Weighting
-
-F64 = torch.float64
 
 
 def evaluated(process, t, x=None):
@@ -41,7 +40,7 @@ def weights(weighting, process, t):
 def test_without_limits_a_clip_is_the_bound(process, seed, t):
     weight, x, z, when = evaluated(process, t)
     assert torch.equal(Clip()(process, weight, x, z, when), weight) and Clip().bound
-    logits = torch.randn(1, x.shape[1], process.vocab_size, dtype=F64, generator=torch.Generator().manual_seed(seed))
+    logits = torch.randn(1, x.shape[1], process.vocab_size, dtype=F64, generator=seeded(seed))
     loss = dd.training_loss(process, logits, x, z, when, Clip(), reduction="none")
     assert torch.allclose(loss, dd.nelbo(process, logits, x, z, when), rtol=1e-9)
 
