@@ -295,13 +295,6 @@ def test_the_bound_does_not_depend_on_the_parameterization(process, interval):
         assert (by_cavity.reconstruction > 0).any() and (by_cavity.prior > 0).any()
 
 
-@pytest.mark.usefixtures("as_users_call")
-def test_factors_of_levels_have_a_stated_range():
-    process = PROCESSES["levels"]
-    logits, x, t = torch.zeros(1, 6, 6), words(process), torch.tensor([0.5])
-    dd.training_loss(process, logits, x, x, t, weighting=PerLevel([0.0, 1e6, 1.0]))
-
-
 @every_process
 def test_the_generic_bound_is_computed_in_float64_whatever_the_logits(process):
     x, t = words(process), torch.tensor([0.4], dtype=F64)
@@ -400,26 +393,22 @@ def test_padding_left_out_costs_nothing_token_by_token():
     assert torch.equal(left_out, torch.where(mask, every, 0.0))
 
 
-def test_gidd_without_uniform_noise_is_clipped_like_masked_diffusion():
-    """Words have weight 0 and no lower clip lifts them, though their divergence is not 0."""
+def test_lower_clips_lift_masks_and_no_words():
+    """Words have weight 0, although under GIDD without uniform noise their divergence is not 0."""
     masked, gidd = dd.presets.mdlm(5), GIDD(5, 0.0)
     logits, x, z, t = loss_batch(masked)
-    for clip in ((0.0, 2.0), (3.0, 9.0)):
-        losses = [
-            dd.training_loss(p, logits, x, z, t, weighting=Clip(clip[1], low=clip[0]), reduction="none")
-            for p in (masked, gidd)
-        ]
-        assert (losses[1][z < 5] == 0).all()
-        if clip[0] == 0:
-            continue
-        assert (losses[1][z == 5] > 0).all()
+    for process in (masked, gidd):
+        for low, high in ((0.0, 2.0), (3.0, 9.0)):
+            loss = dd.training_loss(process, logits, x, z, t, weighting=Clip(high, low=low), reduction="none")
+            assert (loss[z < 5] == 0).all() and (low == 0 or (loss[z == 5] > 0).all())
 
 
 @pytest.mark.usefixtures("as_users_call")
-def test_a_clip_may_be_below_one_and_not_zero():
-    process = PROCESSES["masked"]
-    logits, x, z, t = loss_batch(process)
-    assert dd.training_loss(process, logits, x, z, t, weighting=dd.weightings.Clip(0.5)) > 0
+def test_clips_below_one_and_the_ends_of_the_factors_of_levels_are_taken():
+    assert dd.training_loss(PROCESSES["masked"], *loss_batch(PROCESSES["masked"]), weighting=Clip(0.5)) > 0
+    process = PROCESSES["levels"]
+    logits, x, t = torch.zeros(1, 6, 6), words(process), torch.tensor([0.5])
+    dd.training_loss(process, logits, x, x, t, weighting=PerLevel([0.0, 1e6, 1.0]))
 
 
 test_bad_weightings_are_refused = refuses(r"""

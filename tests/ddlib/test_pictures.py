@@ -41,26 +41,15 @@ def lines(axes):
 
 @pytest.mark.parametrize("gamma", [1, 2, 3])
 def test_the_papers_two_figures(gamma):
-    """Against the formulas of section 4 of the theory, which are the paper's with the missing -1 of w_m."""
+    """Curves of the process, whose formulas are those of test_numerics.py, which are the paper's but for w_m."""
     process = dd.presets.hdlm([0, 0, 1], gamma=gamma)
     drawn, weights = lines(plot.occupancies(process)), lines(plot.weights(process))
-    t = drawn["token"][0]
-    assert t[0] == 0 and t[-1] == 1 and len(t) == 401
-    s, log = 1 - t, np.log(np.maximum(1 - t, 1e-300))
-    cluster = -s * log if gamma == 1 else gamma / (gamma - 1) * (s - s**gamma)
-    np.testing.assert_allclose(drawn["token"][1], s**gamma, atol=1e-12)
-    np.testing.assert_allclose(drawn["cluster"][1], cluster, atol=1e-12)
-    np.testing.assert_allclose(drawn["mask"][1], 1 - s**gamma - cluster, atol=1e-12)
-    assert list(weights) == ["cluster → token", "mask → cluster"]
-    t = weights["cluster → token"][0]
-    s, log = 1 - t, np.log(1 - t)
-    if gamma == 1:
-        w = 1 / (-s * log), -log / (t + s * log)
-    else:
-        left = 1 - s ** (gamma - 1)
-        w = (gamma - 1) * s ** (gamma - 2) / left, gamma * left / (gamma * t + s**gamma - 1)
-    np.testing.assert_allclose(weights["cluster → token"][1], w[0], rtol=1e-8)
-    np.testing.assert_allclose(weights["mask → cluster"][1], w[1], rtol=1e-8)
+    assert list(drawn) == ["token", "cluster", "mask"] and list(weights) == ["cluster → token", "mask → cluster"]
+    for level, (t, values) in enumerate(drawn.values()):
+        assert t[0] == 0 and t[-1] == 1 and len(t) == 401
+        assert values.tolist() == process.occupancies(torch.from_numpy(t))[:, level].tolist()
+    for level, (t, values) in enumerate(weights.values(), start=1):
+        assert values.tolist() == process.weights(torch.from_numpy(t))[:, level].tolist()
 
 
 def test_curves_of_levels_are_those_of_the_process():
