@@ -8,7 +8,7 @@ import pytest
 import torch
 from cases import slow_but
 from fixtures import F64, seeded
-from refusals import refuses
+from refusals import refused_with, refuses
 
 import ddlib as dd
 from ddlib.processes.level_chain import PowerChain
@@ -150,21 +150,16 @@ def test_gradients_are_finite_at_the_ends_of_time(ends):
         assert all(slope.isfinite().all() for slope in slopes)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ((1.0, 0.0), r"speed\[1\] is 0.0, must be in \[0.001, 1000\]"),
-        ((1.0, -2.0), r"speed\[1\] is -2.0, must be"),
-        ((math.inf, 1.0), r"speed\[0\] is inf, must be"),
-        ((1.0,), "speed has 1 entries, must have 2: one per edge"),
-        (("fast", 1.0), r"speed\[0\] is 'fast', must be a number"),
-    ],
-)
 @pytest.mark.parametrize("learn", [False, True])
 @pytest.mark.usefixtures("as_users_call")
-def test_bad_speeds_are_named(values, message, learn):
-    with pytest.raises((TypeError, ValueError), match=message):
-        dd.hierarchies.Tree([WORDS], speed=values, learn_speeds=learn)
+def test_bad_speeds_are_named(learn):
+    refused_with(tree=lambda *speed: dd.hierarchies.Tree([WORDS], speed=speed, learn_speeds=learn))(r"""
+        tree(1.0, 0.0) | ValueError | speed\[1\] is 0.0, must be in \[0.001, 1000\]
+        tree(1.0, -2.0) | ValueError | speed\[1\] is -2.0, must be
+        tree(inf, 1.0) | ValueError | speed\[0\] is inf, must be
+        tree(1.0) | ValueError | speed has 1 entries, must have 2: one per edge
+        tree("fast", 1.0) | TypeError | speed\[0\] is 'fast', must be a number
+    """)
 
 
 def learned_speeds(log):

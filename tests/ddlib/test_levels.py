@@ -8,6 +8,7 @@ from cases import examples, slow_but
 from fixtures import F64, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refuses
 
 import ddlib as dd
 from ddlib.processes import Hierarchical, Masked, PerWord, RateMatrix, Uniform
@@ -142,19 +143,16 @@ def test_balanced_levels_serve_the_ends_of_time_and_texts_of_one_word(process, t
     assert process.importance_weight(x, z, at).isfinite().all()
 
 
-def test_systematic_and_unknown_levels_are_refused_before_the_network_runs():
-    def never(z, t):
-        raise AssertionError("the network ran")
-
-    x = torch.zeros(2, 3, dtype=torch.int64)
-    with pytest.raises(ValueError, match=r"levels is 'systematic', which was removed after 0\.1\.0.* use 'balanced'"):
-        dd.bound(dd.presets.mdlm(3), never, x, levels="systematic")
-    with pytest.raises(ValueError, match=r"levels is 'systematic', which was removed after 0\.1\.0.* use 'balanced'"):
-        dd.presets.mdlm(3).sample(x, torch.rand(2), levels="systematic")
-    with pytest.raises(ValueError, match=r"levels is 'even', must be one of 'independent', 'balanced'$"):
-        dd.bound(dd.presets.mdlm(3), never, x, levels="even")
-    with pytest.raises(ValueError, match="levels is 'even', must be one of"):
-        dd.presets.gidd(3, 0.1).sample(x, torch.rand(2), levels="even")
+X = torch.zeros(2, 3, dtype=torch.int64)
+test_systematic_and_unknown_levels_are_refused_before_the_network_runs = refuses(r"""
+    dd.bound(dd.presets.mdlm(3), never, X, levels="systematic")
+        | ValueError | levels is 'systematic', which was removed after 0\.1\.0.* use 'balanced'
+    dd.presets.mdlm(3).sample(X, torch.rand(2), levels="systematic")
+        | ValueError | levels is 'systematic', which was removed after 0\.1\.0.* use 'balanced'
+    dd.bound(dd.presets.mdlm(3), never, X, levels="even")
+        | ValueError | levels is 'even', must be one of 'independent', 'balanced'$
+    dd.presets.gidd(3, 0.1).sample(X, torch.rand(2), levels="even") | ValueError | levels is 'even', must be one of
+""")
 
 
 def test_a_process_that_draws_in_its_own_way_is_refused_by_name():
@@ -180,7 +178,7 @@ def test_a_process_that_draws_in_its_own_way_is_refused_by_name():
 
 
 def test_the_balanced_bound_of_a_row_does_not_depend_on_the_batch_where_windows_end():
-    process, x = dd.presets.staged([0, 0, 1, 1]), torch.randint(4, (6, 3), generator=torch.Generator().manual_seed(0))
+    process, x = dd.presets.staged([0, 0, 1, 1]), torch.randint(4, (6, 3), generator=seeded())
 
     def bound(rows):
         noise = dd.KeyedGenerator(0, 0, rows)

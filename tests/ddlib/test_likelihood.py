@@ -7,7 +7,7 @@ import pytest
 import torch
 from block_networks import NETWORKS, ByBlocks, Forgetful
 from cases import examples, slow_but
-from fixtures import F64, LEVELS, Halves, never, plain, seeded
+from fixtures import F64, LEVELS, Halves, joint, never, plain, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -102,8 +102,7 @@ def test_they_sum_to_one_for_every_tree_order_and_number_of_steps(process, order
 @every_order
 def test_the_likelihood_of_the_exact_network_is_the_probability_of_the_sequence(name, order):
     process = PROCESSES[name]
-    noise = torch.randn((process.vocab_size,) * 3, generator=seeded(1), dtype=F64)
-    known = noise.flatten().softmax(0).view_as(noise)
+    known = joint(process.vocab_size, 3, 1)
     found = probs_of(process, exact_cavity(process, known), order, 3)
     if order.consistent_joint:
         torch.testing.assert_close(found, known, atol=0, rtol=1e-9)
@@ -204,8 +203,7 @@ def test_halves_of_a_network_agree_with_the_whole(name, order):
 
 def test_posterior_logits_have_the_same_meaning_everywhere():
     process = PROCESSES["two"]
-    noise = torch.randn(5, 5, generator=seeded(2), dtype=F64)
-    known = noise.flatten().softmax(0).view_as(noise)
+    known = joint(5, 2, 2)
     found = probs_of(process, exact_posterior(process, known), Confidence(), parameterization="posterior")
     torch.testing.assert_close(found, known, atol=0, rtol=1e-9)
 
@@ -230,8 +228,7 @@ def test_a_batch_changes_no_text(order, steps):
 @every_order
 def test_given_tokens_are_a_condition(order):
     process = PROCESSES["two"]
-    noise = torch.randn(5, 5, 5, generator=seeded(1), dtype=F64)
-    known = noise.flatten().softmax(0).view_as(noise)
+    known = joint(5, 3, 1)
     stands = torch.tensor([False, True, False]).expand(125, 3)
     found = probs_of(process, exact_cavity(process, known), order, 3, given=stands)
     torch.testing.assert_close(found.sum((0, 2)), torch.ones(5, dtype=F64))
@@ -285,10 +282,9 @@ GROUPED = [
 def test_sets_chain_and_left_to_right_are_distributions_over_sequences(order, group, name):
     process = PROCESSES[name]
     length = 2 if name == "three" else 3
-    order, group = (
-        (InOrder(Lanes(length), whole=True) if isinstance(order, InOrder) else order),
-        group and min(group, length),
-    )
+    if isinstance(order, InOrder):
+        order = InOrder(Lanes(length), whole=True)
+    group = group and min(group, length)
     x, denoiser = texts(process, length), Opinions(process, length)
     costs = dd.order_costs(process, denoiser, x, order, group)
     for nats in costs[:3]:
@@ -519,9 +515,8 @@ def test_orders_have_a_property_for_deterministic_choice():
         for name in ("confidence", "entropy_bounded", "left_to_right")
         for one in dd.registry.get("samplers", name).examples()
     )
-    assert (
-        issubclass(LeftToRight, OrderedSampler) and not LeftToRight().uses_predictions and Confidence().uses_predictions
-    )
+    assert issubclass(LeftToRight, OrderedSampler)
+    assert not LeftToRight().uses_predictions and Confidence().uses_predictions
 
 
 def test_a_subclass_of_an_order_may_look_at_the_predictions():

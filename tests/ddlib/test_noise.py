@@ -5,6 +5,7 @@ import scipy.stats
 import torch
 from cases import slow_but
 from fixtures import F64, seeded
+from refusals import refuses
 
 import ddlib as dd
 from ddlib.utils.random import philox, rand
@@ -38,13 +39,10 @@ def noised(process, x, index, **key):
     [
         ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
         ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
-        (
-            [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
-            [0xA4093822, 0x299F31D0],
-            [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
-        ),
+        ([0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344], [0xA4093822, 0x299F31D0],
+         [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]),
     ],
-)
+)  # fmt: skip
 def test_philox_gives_the_known_answers_of_random123(counter, key, words):
     out = philox([torch.tensor(c) for c in counter], [torch.tensor(k) for k in key])
     assert [int(word) for word in out] == words
@@ -132,6 +130,14 @@ def test_numbers_lie_on_the_53_bit_grid_and_use_all_of_it():
     assert len(low_bits.unique()) > 4000 and bool((low_bits % 2 == 1).any())
 
 
+def are_uniform(numbers):
+    """Uniform on [0, 1), neighbours independent."""
+    assert scipy.stats.kstest(numbers, "uniform").pvalue > 1e-5
+    pairs = torch.from_numpy((numbers * 16).astype("int64"))
+    table = torch.bincount(pairs[:-1] * 16 + pairs[1:], minlength=256).view(16, 16)
+    assert scipy.stats.chi2_contingency(table).pvalue > 1e-5
+
+
 AXES = ["within a row", "over examples", "over steps", "over seeds", "over draws"]
 
 
@@ -152,13 +158,10 @@ def test_numbers_are_uniform_along_every_axis(axis):
         word = {"over steps": "step", "over seeds": "seed"}[axis]
         numbers = torch.cat([keyed(one, **{word: k}).rand((1,)) for k in range(n)])
     numbers = numbers.flatten().numpy()
-    assert scipy.stats.kstest(numbers, "uniform").pvalue > 1e-5
+    are_uniform(numbers)
     bits = (numbers * 2**53).astype("int64")
     for low in (bits & 255, (bits >> 18) & 255, (bits >> 26) & 255, bits >> 45):  # both ends of both words
         assert scipy.stats.chisquare(torch.bincount(torch.from_numpy(low), minlength=256)).pvalue > 1e-5
-    pairs = torch.from_numpy((numbers * 16).astype("int64"))
-    table = torch.bincount(pairs[:-1] * 16 + pairs[1:], minlength=256).view(16, 16)
-    assert scipy.stats.chi2_contingency(table).pvalue > 1e-5  # neighbours are independent
 
 
 @pytest.mark.statistical
@@ -224,15 +227,10 @@ def test_copies_do_not_depend_on_the_batch_nor_on_their_number(levels):
 @pytest.mark.parametrize("axis", ["over copies", "over examples", "within a copy"])
 def test_numbers_of_copies_are_uniform(axis):
     copies, examples, columns = {"over copies": (2048, 1, 1), "over examples": (1, 2048, 1)}.get(axis, (1, 1, 2048))
-    numbers = keyed(torch.arange(examples)).split(copies).rand((copies * examples, columns)).flatten().numpy()
-    assert scipy.stats.kstest(numbers, "uniform").pvalue > 1e-5
-    pairs = torch.from_numpy((numbers * 16).astype("int64"))
-    table = torch.bincount(pairs[:-1] * 16 + pairs[1:], minlength=256).view(16, 16)
-    assert scipy.stats.chi2_contingency(table).pvalue > 1e-5
+    are_uniform(keyed(torch.arange(examples)).split(copies).rand((copies * examples, columns)).flatten().numpy())
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(("number", "error"), [(0, ValueError), (1.0, TypeError)])
-def test_a_number_of_copies_that_is_none_is_refused(number, error):
-    with pytest.raises(error, match=f"number is {number}, must be"):
-        keyed([0]).split(number)
+test_a_number_of_copies_that_is_none_is_refused = refuses(r"""
+    keyed([0]).split(0) | ValueError | number is 0, must be
+    keyed([0]).split(1.0) | TypeError | number is 1.0, must be
+""")

@@ -127,9 +127,8 @@ def test_edges_are_split_evenly_over_the_steps_as_in_llada():
     level = levels(process, Halves(process), Confidence(per_step=4), shape=(1, 10), steps=5)
     assert (level[:-1] - level[1:]).sum(-1)[:, 0].tolist() == [4, 4, 2, 0, 0]
     process = LEVELS["levels"]
-    level = levels(
-        process, Halves(process), Confidence(), shape=(2, 4), steps=6
-    )  # twelve edges, four at a time at most
+    # twelve edges, four at a time at most
+    level = levels(process, Halves(process), Confidence(), shape=(2, 4), steps=6)
     assert (level[:-1] - level[1:]).sum(-1)[:-1].max() == 2 and not level[-1].any()
 
 

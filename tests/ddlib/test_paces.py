@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from functools import cache
 
 import pytest
 import torch
@@ -111,6 +112,7 @@ def test_a_halton_order_has_every_pixel_once_and_spreads_every_beginning(rows, c
     assert list(met) == together[: len(met)], "the order in which exact points meet pixels"
 
 
+@cache
 def _radical(number, base):
     digits, place = Fraction(0), Fraction(1, base)
     while number:
@@ -178,11 +180,12 @@ def test_blocks_of_one_with_masks_are_the_autoregressive_likelihood():
 def test_one_block_has_the_bound_without_a_pace(name, steps):
     process, x = PROCESSES[name], torch.randint(3, (16, 4))
     denoiser = with_own_times(lambda z, t: torch.zeros(*z.shape, 3, dtype=F64) + torch.arange(3.0) * 0.3)
-    want = dd.bound(process, denoiser, x, seeded(), steps=steps, density=Beta(2.0, 1.0))
-    got = dd.bound(process, denoiser, x, seeded(), steps=steps, density=Beta(2.0, 1.0), pace=Blocks(4))
-    torch.testing.assert_close(got.total, want.total, rtol=1e-6, atol=1e-10)  # times are float32
-    same = dd.bound(process, denoiser, x, seeded(), steps=steps, density=Beta(2.0, 1.0), pace=Together())
-    assert torch.equal(same.total, want.total)
+    options = {"steps": steps, "density": Beta(2.0, 1.0)}
+    want, block, together = (
+        dd.bound(process, denoiser, x, seeded(), pace=pace, **options).total for pace in (None, Blocks(4), Together())
+    )
+    torch.testing.assert_close(block, want, rtol=1e-6, atol=1e-10)  # times are float32
+    assert torch.equal(together, want)
 
 
 @pytest.mark.slow
@@ -256,9 +259,8 @@ def test_moving_times_are_below_one_and_the_bound_ends_at_the_last_time(pace, ga
     """Weights grow without end there: it was 3.3 for log 4; and what is left at the last time counts but once."""
     process, x = dd.presets.hdlm([0, 0, 1, 1], gamma=gamma), torch.arange(4).repeat(4096)[:, None].repeat(1, 3)
     density, noise = process.time_density(1), seeded()
-    found = dd.bound(
-        process, with_own_times(lambda z, t: torch.zeros(*z.shape, 4)), x, noise, density=density, pace=pace
-    )
+    network = with_own_times(lambda z, t: torch.zeros(*z.shape, 4))
+    found = dd.bound(process, network, x, noise, density=density, pace=pace)
     assert found.per_token.value == pytest.approx(math.log(4), abs=0.04)
     assert found.per_token.standard_error < 0.02
     drawn = pace.draw(len(x), 3, noise, density=density)
@@ -313,10 +315,9 @@ def test_losses_count_the_measure(mode):
     assert torch.allclose(dd.training_loss(process, hidden @ layer.T, x, z, t, mode=mode, measure=measure), want)
     assert torch.allclose(dd.training_loss(process, hidden @ layer.T, x, z, draw, mode=mode), want)
     for reduction in ("mean", "none"):
-        own = dd.linear_training_loss(process, hidden, layer, x, z, draw, mode=mode, reduction=reduction)
-        fused = dd.linear_training_loss(
-            process, hidden, layer, x, z, t, mode=mode, measure=measure, reduction=reduction
-        )
+        options = {"mode": mode, "reduction": reduction}
+        own = dd.linear_training_loss(process, hidden, layer, x, z, draw, **options)
+        fused = dd.linear_training_loss(process, hidden, layer, x, z, t, measure=measure, **options)
         assert torch.allclose(fused.mean(), want) and torch.equal(own, fused)
 
 
@@ -405,7 +406,12 @@ def bound_along(**options):
     return dd.bound(dd.presets.mdlm(3), denoiser, X, seeded(), **options)
 
 
-test_bad_paces_are_refused = refuses(r"""
+def measured(measure, **options):
+    t = torch.full((2, 6), 0.5)
+    return dd.training_loss(dd.presets.mdlm(3), flat(X, t), X, X, t, measure=measure, **options)
+
+
+test_bad_paces_and_measures_are_refused = refuses(r"""
     bound_along(pace=Blocks(4)) | ValueError | size is 4, must divide the length of the sequence, 6
     bound_along(pace=Blocks(2), denoiser=lambda z, t: flat(z, t)) | TypeError | <lambda> takes one time per sequence
     bound_along(pace=Blocks(2), denoiser=one_time) | TypeError | one_time takes one time per sequence
@@ -430,15 +436,6 @@ test_bad_paces_are_refused = refuses(r"""
     Checkerboard((6, 3), 4) | ValueError | must have sides that are multiples of 2: 4 colors
     Patches(16, (2, 1)) | TypeError | shape is 16, must be two numbers, of rows and of columns
     Patches((4, 4), (2,)) | TypeError | patch is \(2,\), must be two numbers
-""")
-
-
-def measured(measure, **options):
-    t = torch.full((2, 6), 0.5)
-    return dd.training_loss(dd.presets.mdlm(3), flat(X, t), X, X, t, measure=measure, **options)
-
-
-test_bad_sizes_lags_and_measures_are_refused = refuses(r"""
     Blocks(0) | ValueError | size
     Blocks(2.5) | TypeError | size
     Ramp(-1) | ValueError | lag

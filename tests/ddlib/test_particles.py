@@ -25,7 +25,7 @@ from fixtures import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import refuses
+from refusals import refused_with, refuses
 
 import ddlib as dd
 from ddlib.processes import Masked, unchanged
@@ -145,9 +145,8 @@ def test_particles_are_resampled_at_cluster_states():
         return torch.where((z == 3).any(-1) | (z == 0).any(-1), -torch.inf, 0.0)
 
     seen = Seen(second)
-    generator = seeded(4)
     words = dd.sample(
-        TREE, exact_cavity(TREE, PAIR), (50, 2), Particles(Ancestral(), seen, 16), 12, generator=generator
+        TREE, exact_cavity(TREE, PAIR), (50, 2), Particles(Ancestral(), seen, 16), 12, generator=seeded(4)
     )
     assert bool((words > 0).all())  # a quarter of the texts is so without
     early = torch.cat([z for z, t in seen.calls if 0 < float(t[0]) < 0.5])
@@ -277,6 +276,11 @@ def drawn(reward, process=TREE, steps=3, **options):
     return dd.sample(process, exact_cavity(process, PAIR), (3, 2), sampler, steps, generator=generator)
 
 
+def early(reward):
+    """A call that must be refused before the network runs."""
+    return dd.sample(TREE, never, (3, 2), Particles(FirstHitting(), reward))
+
+
 def only(value, row, particle, after=0.5):
     """A reward of 0 but for one particle of one row, from some time on."""
 
@@ -314,27 +318,13 @@ test_bad_input_is_refused_by_name = refuses(r"""
         | ValueError | reward is -inf for every particle of row 1 before the first step, must be finite for at least one
     dd.sample(Uniform(3, Linear()), never, (2, 2), Particles(FirstHitting(), ramp))
         | TypeError | FirstHitting needs a process with levels.*use Ancestral
+    early(lambda z, t: z) | ValueError | reward
+    early(lambda z, t: t + math.nan) | ValueError | reward
+    early(lambda z, t: None) | TypeError | reward
+    early(lambda z, t: t - math.inf) | ValueError | reward
+    drawn(lambda z, t: torch.where((torch.arange(6) // 2 == 2) & (t < 0.5), -torch.inf, 0.0))
+        | ValueError | reward is -inf for every particle of row 2 at step 1, must be finite for at least one
 """)
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    "reward", [lambda z, t: z, lambda z, t: t + math.nan, lambda z, t: None, lambda z, t: t - math.inf]
-)
-def test_a_reward_that_will_not_do_is_refused_before_the_network_runs(reward):
-    with pytest.raises((TypeError, ValueError), match="reward"):
-        dd.sample(TREE, never, (3, 2), Particles(FirstHitting(), reward))
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_a_row_that_dies_on_the_way_is_named_with_its_step():
-    def dies(z, t):
-        return torch.where((torch.arange(6) // 2 == 2) & (t < 0.5), -torch.inf, 0.0)
-
-    with pytest.raises(
-        ValueError, match="reward is -inf for every particle of row 2 at step 1, must be finite for at least one"
-    ):
-        drawn(dies)
 
 
 def test_a_reward_may_be_whole_numbers_or_minus_infinity_for_some():
@@ -347,14 +337,10 @@ def test_a_reward_may_be_whole_numbers_or_minus_infinity_for_some():
 
 def test_repr_and_properties():
     inner = Corrected(Ancestral(), SelfCorrection(steps=9))
-    particles = Particles(inner, ramp, 8, scale=2)
-    assert (particles.max_model_calls, particles.max_finalize_calls) == (
-        inner.max_model_calls,
-        inner.max_finalize_calls,
-    )
-    assert repr(Particles(Psi(), ramp)) == (
-        "Particles(sampler=Psi(kappa=0.98, force_transition=False), reward=ramp, number=4, ess=0.5, scale=1.0)"
-    )
+    outer = Particles(inner, ramp, 8, scale=2)
+    assert outer.max_model_calls == inner.max_model_calls and outer.max_finalize_calls == inner.max_finalize_calls
+    shown = "Particles(sampler=Psi(kappa=0.98, force_transition=False), reward=ramp, number=4, ess=0.5, scale=1.0)"
+    assert repr(Particles(Psi(), ramp)) == shown
     assert "reward=Constant()" in repr(Particles(Psi(), Constant()))
     exact = [Particles(FirstHitting(), *given) for given in ((Constant(),), (ramp, 2, 0.5, 0.0), (ramp,))]
     assert [one.consistent_joint for one in exact] == [one.exact_marginals for one in exact] == [True, True, False]
@@ -384,32 +370,25 @@ def values(reward="own_rewards:calm", **more):
 
 
 def test_values_of_yaml_build_it(module):
-    given = yaml.safe_load(
-        "{kind: 'ddlib.samplers:Particles', sampler: {kind: psi, kappa: 0.5}, reward: 'own_rewards:calm', number: 8}"
-    )
-    built = dd.build("samplers", given)
-    assert repr(built) == (
-        "Particles(sampler=Psi(kappa=0.5, force_transition=False), reward=calm, number=8, ess=0.5, scale=1.0)"
-    )
+    psi = {"kind": "psi", "kappa": 0.5}
+    given = yaml.safe_load(yaml.safe_dump(values(sampler=psi, number=8)))
+    shown = "Particles(sampler=Psi(kappa=0.5, force_transition=False), reward=calm, number=8, ess=0.5, scale=1.0)"
+    assert repr(dd.build("samplers", given)) == shown
     read = dd.parts.read("samplers", given)
     assert read["reward"] == "own_rewards:calm" and dd.parts.read("samplers", read) == read
     assert [one.kind for one in dd.parts.origins("samplers", read)] == ["own_rewards:calm"]
     assert dd.build("samplers", values(ramp)).reward is ramp
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("own_rewards:clam", r"samplers.reward: 'own_rewards:clam': .* has no 'clam'"),
-        ("own_rewards:nothing", r"samplers.reward: must be a function, or package.module:object of one, got 'own_rew"),
-        ("calm", r"samplers.reward: 'calm' must be package.module:object"),
-        (3, r"samplers.reward: must be a function, or package.module:object of one, got 3"),
-        (None, r"samplers.reward: must be a function, .* got None"),
-    ],
-)
-def test_a_reward_that_is_none_is_refused_by_its_place(module, given, message):
-    with pytest.raises(ValueError, match=message):
-        dd.build("samplers", values(given))
+def test_a_reward_that_is_none_is_refused_by_its_place(module):
+    refused_with(build=lambda reward: dd.build("samplers", values(reward)))(r"""
+        build("own_rewards:clam") | ValueError | samplers.reward: 'own_rewards:clam': .* has no 'clam'
+        build("own_rewards:nothing")
+            | ValueError | samplers.reward: must be a function, or package.module:object of one, got 'own_rew
+        build("calm") | ValueError | samplers.reward: 'calm' must be package.module:object
+        build(3) | ValueError | samplers.reward: must be a function, or package.module:object of one, got 3
+        build(None) | ValueError | samplers.reward: must be a function, .* got None
+    """)
 
 
 def test_third_party_rewards_are_not_imported(module):

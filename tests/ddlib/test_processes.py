@@ -139,11 +139,8 @@ def test_draws_follow_the_marginal(process, t, seed):
 def test_a_process_can_be_moved_and_keeps_its_precision(dtype):
     tree = dd.hierarchies.Tree([[0, 0, 1, 1, 2], [0, 1, 1]], xi=[0.7, 0.9], speed=[0.7, 1.3, 2.1])
     process = dd.processes.Hierarchical(tree, dd.schedules.Cosine())
-    for original in (
-        process,
-        dd.processes.GIDD(5, 0.2),
-        dd.processes.RateMatrix(process.rate_matrix(0.5), dd.schedules.Linear(), 5),
-    ):
+    rates = dd.processes.RateMatrix(process.rate_matrix(0.5), dd.schedules.Linear(), 5)
+    for original in (process, dd.processes.GIDD(5, 0.2), rates):
         moved = copy.deepcopy(original).to("cpu", dtype)
         assert torch.equal(moved.transition(0.2, 0.6), original.transition(0.2, 0.6))
         moved.to("meta")
@@ -194,24 +191,24 @@ def test_every_reverse_method_refuses_bad_input(process):
         "s": (s - 1, s * float("nan"), s.long(), t, torch.tensor([0.25, 0.25])),
         "p": (p[..., 1:], p * 1.5, -p, p * float("nan"), p[:, 1:]),
     }
+
+    def refused(name, call, *arguments, **options):
+        with pytest.raises((TypeError, ValueError), match=rf"\b{name}\b"):
+            call(*arguments, **options)
+
     for name, values in bad.items():
         for value in values:
-            with pytest.raises((TypeError, ValueError), match=rf"\b{name}\b"):
-                process.posterior(**{**good, "s": s, name: value})
+            refused(name, process.posterior, **{**good, "s": s, name: value})
             if name != "s":
-                with pytest.raises((TypeError, ValueError), match=rf"\b{name}\b"):
-                    process.reverse_rate(**{**good, name: value})
+                refused(name, process.reverse_rate, **{**good, name: value})
     with pytest.raises(ValueError, match=r"one device.*s on meta"):
         process.posterior(**good, s=s.to("meta"))
     x = words(process)
-    for value in (x + 1, x - 1, x.int(), x[0]):
-        for call in (process.sample, process.marginal):
-            with pytest.raises((TypeError, ValueError), match=r"\bx\b"):
-                call(value, t)
-    for value in bad["t"]:
-        for call in (process.sample, process.marginal):
-            with pytest.raises((TypeError, ValueError), match=r"\bt\b"):
-                call(x, value)
+    for call in (process.sample, process.marginal):
+        for value in (x + 1, x - 1, x.int(), x[0]):
+            refused("x", call, value, t)
+        for value in bad["t"]:
+            refused("t", call, x, value)
 
 
 @every_process
@@ -395,10 +392,8 @@ def test_a_generator_in_float32_is_exponentiated_in_float64():
 def test_times_that_are_shared_have_the_answers_and_derivatives_of_each_alone(sigma):
     generator = seeded()
     rates = torch.rand(4, 4, generator=generator).fill_diagonal_(0)
-    chain, weights = (
-        MatrixExponential(rates - torch.diag(rates.sum(1))),
-        torch.rand(2, 3, 4, 4, generator=generator, dtype=F64),
-    )
+    chain = MatrixExponential(rates - torch.diag(rates.sum(1)))
+    weights = torch.rand(2, 3, 4, 4, generator=generator, dtype=F64)
     given = torch.tensor(sigma, dtype=F64).view(2, 3).requires_grad_()
     shared, alone = chain(given), torch.stack([chain(one) for one in given.flatten()]).view_as(weights)
     for answer in (shared, chain(given.detach())):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from fixtures import F64, seeded
+from refusals import refused_with
 
 import ddlib as dd
 
@@ -34,11 +35,7 @@ def test_every_measure_agrees_with_numpy():
     expected = {
         "per_token": (kept.sum() / tokens.sum(), ratio_error(kept, tokens), "nats/token"),
         "per_sequence": (kept.mean(), kept.std(ddof=1) / 3, "nats/sequence"),
-        "bits_per_byte": (
-            kept.sum() / np.log(2) / size.sum(),
-            ratio_error(kept / np.log(2), size),
-            "bits/byte",
-        ),
+        "bits_per_byte": (kept.sum() / np.log(2) / size.sum(), ratio_error(kept / np.log(2), size), "bits/byte"),
     }
     for name, (value, error, unit) in expected.items():
         measure = getattr(tally, name)
@@ -171,12 +168,6 @@ def test_masked_positions_give_no_gradient_not_even_nan():
     torch.testing.assert_close(leaf.grad, mask.double() / mask.sum())
 
 
-def good():
-    tally = dd.Tally()
-    tally.add(torch.ones(2, 3), num_bytes=torch.tensor([4, 5]))
-    return tally
-
-
 ONES, BYTES = torch.ones(2, 3), torch.tensor([4, 5])
 
 
@@ -198,7 +189,9 @@ ONES, BYTES = torch.ones(2, 3), torch.tensor([4, 5])
     ],
 )
 def test_a_refused_batch_leaves_the_tally_as_it_was(nats, mask, num_bytes, error, message):
-    tally, untouched = good(), good()
+    tally, untouched = dd.Tally(), dd.Tally()
+    for one in (tally, untouched):
+        one.add(ONES, num_bytes=BYTES)
     with pytest.raises(error, match=message):
         tally.add(nats, mask, num_bytes)
     for name in ("per_token", "per_sequence", "bits_per_byte"):
@@ -206,12 +199,12 @@ def test_a_refused_batch_leaves_the_tally_as_it_was(nats, mask, num_bytes, error
 
 
 def test_the_error_names_missing_numbers():
-    for name in ("per_token", "per_sequence", "perplexity"):
-        with pytest.raises(ValueError, match="tally is empty"):
-            getattr(dd.Tally(), name)
     tally = dd.Tally()
     tally.add(ONES)
-    with pytest.raises(ValueError, match="bits per byte require num_bytes"):
-        _ = tally.bits_per_byte
-    with pytest.raises(ValueError, match="num_bytes must be given for every batch or for none"):
-        tally.add(ONES, num_bytes=BYTES)
+    refused_with(tally=tally)(r"""
+        dd.Tally().per_token | ValueError | tally is empty
+        dd.Tally().per_sequence | ValueError | tally is empty
+        dd.Tally().perplexity | ValueError | tally is empty
+        tally.bits_per_byte | ValueError | bits per byte require num_bytes
+        tally.add(ONES, num_bytes=BYTES) | ValueError | num_bytes must be given for every batch or for none
+    """)

@@ -14,6 +14,7 @@ from ddlib.testing import strategies
 from ddlib.testing.oracle import exact_cavity
 
 pytestmark = pytest.mark.usefixtures("checked_in_full")
+SHARES = st.floats(0.0, 1.0)
 
 
 @pytest.mark.parametrize("schedule", [dd.schedules.Linear(), dd.schedules.Cosine()])
@@ -38,12 +39,7 @@ def test_for_masks_it_is_remdm(schedule, rule):
 
 
 @settings(max_examples=examples(60))
-@given(
-    strategies.processes(),
-    st.floats(0.0, 1.0),
-    st.floats(0.0, 1.0),
-    st.lists(st.floats(0.0, 1.0), min_size=6, max_size=6),
-)
+@given(strategies.processes(), SHARES, SHARES, st.lists(SHARES, min_size=6, max_size=6))
 def test_levels_keep_their_distribution_for_every_share_of_remasking(process, one, other, shares):
     s, t = sorted((one, other))
     if not isinstance(process, dd.processes.LevelProcess):

@@ -20,9 +20,8 @@ from ddlib.schedules import Cosine, Linear
 
 def row(text, name):
     """The numbers of the table row that begins with ``name``."""
-    return [
-        float(v) for v in next(ln for ln in text.splitlines() if ln.startswith(f"  {name}  "))[len(name) + 2 :].split()
-    ]
+    found = next(line for line in text.splitlines() if line.startswith(f"  {name}  "))
+    return [float(number) for number in found[len(name) + 2 :].split()]
 
 
 def test_tables_hold_the_numbers_of_the_process():

@@ -1,8 +1,7 @@
 """Solvers by rates and of second order: formulas, convergence of the error, network calls."""
 
-import itertools
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -40,7 +39,7 @@ every_solver = pytest.mark.parametrize("sampler", SOLVERS.values(), ids=SOLVERS.
 def pairs(names, *fast):
     """Names of processes with names of solvers; fast are two solvers on ``fast``."""
     quick = [(name, kind) for name in fast for kind in ("euler", "trapezoid")]
-    return pytest.mark.parametrize(("name", "kind"), slow_but(itertools.product(names, SOLVERS), *quick))
+    return pytest.mark.parametrize(("name", "kind"), slow_but(product(names, SOLVERS), *quick))
 
 
 def some_network(process):

@@ -7,6 +7,7 @@ import torch
 from cases import slow_but
 from fixtures import F64, FOUR_TOKENS, LEVELS, PARENTS, D, Halves, V, context, every_pair, generate, plain, seeded
 from fixtures import PAIR_OF_FOUR as PAIR
+from refusals import refuses
 
 import ddlib as dd
 from ddlib.hierarchies import Soft, Tree
@@ -132,11 +133,9 @@ def test_halves_follow_the_joint_distribution_and_that_of_the_plain_sampler(name
     """One sample against the distribution, two against each other; both by five standard deviations of chi-square."""
     process, n = FOUR_TOKENS[name], 2500
     steps = 2 * process.hierarchy.depth if isinstance(sampler, FirstHitting) else 80
-    seeds = (seeded(seed) for seed in (1, 2))
-    denoisers = (ExactHalves(process), exact_cavity(process, PAIR))
     split, whole = (
-        pairs(dd.sample(process, denoiser, (n, 2), sampler, steps, generator=source))
-        for denoiser, source in zip(denoisers, seeds, strict=True)
+        pairs(dd.sample(process, denoiser, (n, 2), sampler, steps, generator=seeded(seed)))
+        for seed, denoiser in enumerate((ExactHalves(process), exact_cavity(process, PAIR)), start=1)
     )
     assert chi_square(split, n * PAIR.flatten(), 15) < 5
     assert chi_square(split, (split + whole) / 2, 15) < 5 and not torch.equal(split, whole)
@@ -216,20 +215,19 @@ def test_halves_in_other_precisions_are_raised_not_drawn_from(dtype):
             assert bool((generate(process, halves, steps=2) < V).all())
 
 
-@pytest.mark.parametrize(
-    ("weight", "bias", "features", "message"),
-    [
-        ((V + 1, D), None, D, rf"denoiser's weight has shape \({V + 1}, {D}\), must be \(V, D\)"),
-        ((V, D), V + 1, D, rf"denoiser's bias has shape \({V + 1},\), must be \(V,\)"),
-        ((V, D), V, D + 1, rf"features has shape \(4, 5, {D + 1}\), must be \(B, L, D\)"),
-    ],
-)
-def test_halves_that_do_not_fit_are_refused(weight, bias, features, message):
+def drawn_by(weight=(V, D), bias=V, features=D):
+    """Tokens of halves whose weight, bias and features have these sizes."""
     halves = Halves(LEVELS["masked"])
     halves.weight, halves.bias = torch.zeros(weight), None if bias is None else torch.zeros(bias)
     halves.features = lambda z, t: torch.zeros(*z.shape, features)
-    with pytest.raises(ValueError, match=message):
-        generate(LEVELS["masked"], halves, steps=1)
+    return generate(LEVELS["masked"], halves, steps=1)
+
+
+test_halves_that_do_not_fit_are_refused = refuses(r"""
+    drawn_by((7, 5), None) | ValueError | denoiser's weight has shape \(7, 5\), must be \(V, D\)
+    drawn_by(bias=7) | ValueError | denoiser's bias has shape \(7,\), must be \(V,\)
+    drawn_by(features=6) | ValueError | features has shape \(4, 5, 6\), must be \(B, L, D\)
+""")
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])

@@ -172,10 +172,7 @@ def test_neighbours_are_sought_within_blocks_of_rows_too():
     near, wide = ((1 + 0 + 4 + 9 + 9 + 9) / 2 / 6, (1 + 4 + 9 + 9 + 64 + 64) / 2 / 6)
     measure = dd.Measure.ratio(nats, torch.ones(6, dtype=F64), "nats", times)
     assert measure.standard_error == pytest.approx(math.sqrt((near + (wide - near) / 7) / 6))
-    blocks = [
-        _blocks(torch.zeros(n, dtype=torch.int64)).unique_consecutive(return_counts=True)[1]
-        for n in (1, 2, 3, 100, 101)
-    ]
+    blocks = [_blocks(torch.zeros(n).long()).unique_consecutive(return_counts=True)[1] for n in (1, 2, 3, 100, 101)]
     assert [block.tolist() for block in blocks] == [[1], [2], [3], [64, 32, 4], [64, 32, 5]]  # none is left alone
     several = torch.tensor([5, 2, 5, 2, 5, 9])
     assert len(_blocks(several).unique()) == 3 and len(torch.stack([_blocks(several), several]).unique(dim=1)[0]) == 3

@@ -256,19 +256,15 @@ def test_losses_are_divided_by_the_density_on_logits_and_on_hidden_states(name, 
     options = dict(weighting=dd.weightings.Clip(5.0), mask=mask, count_padding=False)
     plain = dd.training_loss(process, logits, *noisy, **options, reduction="none")
     drawn = torch.ones_like(t) if density is None else density.weight(t)
-    losses = dd.training_loss(process, logits, *noisy, **options, density=density, reduction="none")
+    options["density"] = density
+    losses = dd.training_loss(process, logits, *noisy, **options, reduction="none")
     torch.testing.assert_close(losses, plain * drawn[:, None], rtol=1e-12, atol=0)
-    mean = dd.training_loss(process, logits, *noisy, **options, density=density)
+    mean = dd.training_loss(process, logits, *noisy, **options)
     torch.testing.assert_close(mean, losses.sum() / mask.sum(), rtol=1e-12, atol=0)
     for reduction, expected in (("none", losses), ("sum", losses.sum()), ("mean", mean)):
-        fused = dd.linear_training_loss(
-            process, hidden, weight, *noisy, bias, **options, density=density, reduction=reduction
-        )
+        fused = dd.linear_training_loss(process, hidden, weight, *noisy, bias, **options, reduction=reduction)
         close([fused], [expected])
-        close(
-            torch.autograd.grad(fused.sum(), layer, retain_graph=True),
-            torch.autograd.grad(expected.sum(), layer, retain_graph=True),
-        )
+        close(*(torch.autograd.grad(one.sum(), layer, retain_graph=True) for one in (fused, expected)))
 
 
 def wrong(name, **functions):

@@ -131,11 +131,12 @@ def test_a_long_text_leaves_masks_their_bound_and_one_token_the_root():
     assert torch.allclose(root, torch.full_like(t, 1.5), rtol=1e-2)  # 1 / the mean of sqrt(t)
 
 
-def test_optimal_weights_of_a_copied_rule_and_of_a_moved_process():
-    rule, process = Optimal(), NOISE["hdlm"]
-    t = torch.tensor([0.3], dtype=F64)
+@pytest.mark.parametrize(("rule", "process"), [(Optimal(), NOISE["hdlm"]), (Optimal(4), dd.presets.mdlm(5))], ids=repr)
+def test_optimal_weights_of_a_used_rule_that_is_copied_or_pickled_and_of_a_moved_process(rule, process):
+    t = torch.tensor([0.3, 0.7], dtype=F64)
     first = rule.factor(process, t)
-    assert torch.equal(copy.deepcopy(rule).factor(process, t), first)
+    for again in (copy.deepcopy(rule), pickle.loads(pickle.dumps(rule))):
+        assert repr(again) == repr(rule) and torch.equal(again.factor(process, t), first)
     assert torch.equal(rule.factor(copy.deepcopy(process), t), first)
     assert rule.factor(process, torch.tensor([0.0, 1.0], dtype=F64)).isfinite().all()
 
@@ -187,10 +188,3 @@ def test_a_custom_rule_is_verified_or_refuted():
     assert {type(one.process).__name__ for one in claims.runs(Dynamic())} == {"GIDD"}
     with pytest.raises(ValueError, match="supports none of masks"):
         claims.runs(PerLevel([1.0] * 9))
-
-
-def test_a_used_weighting_is_pickled():
-    weighting, process, t = Optimal(4), dd.presets.mdlm(5), torch.tensor([0.3, 0.7])
-    factor = weighting.factor(process, t)
-    again = pickle.loads(pickle.dumps(weighting))
-    assert repr(again) == repr(weighting) and torch.equal(again.factor(process, t), factor)
