@@ -117,7 +117,7 @@ def trainer(folder, data=DATA, resume=None, process=PROCESS, callbacks=(), **opt
 
     found = Trainer(
         network(),
-        TrainingArguments(str(folder), **ARGUMENTS | options),
+        TrainingArguments(str(folder), seed=0, **ARGUMENTS | options),
         process=process,
         train_dataset=data,
         eval_dataset=data,
