@@ -3,7 +3,7 @@
 import pytest
 import torch
 from cases import slow_but
-from fixtures import FOUR_TOKENS
+from fixtures import F64, FOUR_TOKENS, seeded
 from fixtures import PAIR_OF_FOUR as PAIR
 
 import ddlib as dd
@@ -20,7 +20,7 @@ PROCESSES = FOUR_TOKENS | {
 }
 HIERARCHICAL = list(FOUR_TOKENS)
 # the prior covers every start but is not q(z_1) where the noisy end is not exact; 4 is far enough for these tests
-WORD = torch.tensor([0.45, 0.10, 0.25, 0.20], dtype=torch.float64)
+WORD = torch.tensor([0.45, 0.10, 0.25, 0.20], dtype=F64)
 
 
 def chi_square(tokens, probs):
@@ -40,7 +40,7 @@ def test_ancestral_sampling_of_one_word_is_exact_for_any_number_of_steps(name, s
     for oracle, parameterization in ((exact_cavity, "cavity"), (exact_posterior, "posterior")):
         tokens = dd.sample(
             process, oracle(process, WORD), (N, 1), steps=steps, parameterization=parameterization,
-            generator=torch.Generator().manual_seed(steps),
+            generator=seeded(steps),
         )  # fmt: skip
         assert chi_square(tokens, WORD) < 5 + (8 if "geometric" in name else 0)
 
@@ -50,10 +50,8 @@ def test_ancestral_sampling_recovers_a_joint_distribution(name):
     process = PROCESSES[name]
     # two tokens that jump in one step are drawn independently, and GIDD's rates grow like t^(-1/2) at the data:
     # on 100 even steps its chi-square is 30 deviations high, on 400 6, on 1600 none
-    grid = torch.linspace(1, 0, 121, dtype=torch.float64) ** 3
-    tokens = dd.sample(
-        process, exact_cavity(process, PAIR), (N, 2), times=grid, generator=torch.Generator().manual_seed(1)
-    )
+    grid = torch.linspace(1, 0, 121, dtype=F64) ** 3
+    tokens = dd.sample(process, exact_cavity(process, PAIR), (N, 2), times=grid, generator=seeded(1))
     assert chi_square(tokens, PAIR) < 6
 
 
@@ -63,7 +61,7 @@ def test_first_hitting_recovers_a_joint_distribution_exactly(name):
     events = 2 * process.hierarchy.depth
     tokens = dd.sample(
         process, exact_cavity(process, PAIR), (N, 2), dd.samplers.FirstHitting(), steps=events,
-        generator=torch.Generator().manual_seed(2),
+        generator=seeded(2),
     )  # fmt: skip
     assert chi_square(tokens, PAIR) < 5
 
@@ -71,9 +69,7 @@ def test_first_hitting_recovers_a_joint_distribution_exactly(name):
 def test_the_test_detects_a_wrong_distribution():
     """Independent draws with the right margins, as one step makes them, must fail where many steps pass."""
     process = PROCESSES["masked"]
-    tokens = dd.sample(
-        process, exact_cavity(process, PAIR), (N, 2), steps=1, generator=torch.Generator().manual_seed(1)
-    )
+    tokens = dd.sample(process, exact_cavity(process, PAIR), (N, 2), steps=1, generator=seeded(1))
     assert chi_square(tokens, PAIR) > 50
     assert chi_square(tokens[:, :1], PAIR.sum(1)) < 5
 
@@ -84,7 +80,7 @@ def test_prompts_condition_the_rest(name):
     for sampler in (dd.samplers.Ancestral(), dd.samplers.FirstHitting()):
         tokens = dd.sample(
             process, exact_cavity(process, PAIR), (N, 2), sampler, steps=64, prompt=torch.tensor([1]),
-            generator=torch.Generator().manual_seed(3),
+            generator=seeded(3),
         )  # fmt: skip
         assert (tokens[:, 0] == 1).all()
         assert chi_square(tokens[:, 1:], PAIR[1] / PAIR[1].sum()) < 5
@@ -93,8 +89,8 @@ def test_prompts_condition_the_rest(name):
 def test_levels_move_with_the_probabilities_of_the_bracket():
     """Theory section 3: the level of z_s given that of z_t, against the chain's own counts."""
     process = PROCESSES["levels-xi"]
-    t, s = torch.full((N,), 0.8, dtype=torch.float64), torch.full((N,), 0.5, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(4)
+    t, s = torch.full((N,), 0.8, dtype=F64), torch.full((N,), 0.5, dtype=F64)
+    generator = seeded(4)
     x = torch.multinomial(WORD, N, replacement=True, generator=generator)[:, None]
     level = process.level_of(process.sample(x, t, generator))
     arrived = process.sample_level(process.sample(x, t, generator), t, s, generator)

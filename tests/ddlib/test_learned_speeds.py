@@ -7,14 +7,14 @@ import mpmath
 import pytest
 import torch
 from cases import slow_but
-from refusals import refuses
+from fixtures import F64, seeded
+from refusals import refused_with, refuses
 
 import ddlib as dd
 from ddlib.processes.level_chain import PowerChain
 from ddlib.utils.positive import PositiveParameter
 from ddlib.verification.claims.objective import learned
 
-F64 = torch.float64
 WORDS, ABOVE = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
 SPEEDS = [[1.0, 1.0], [1.0 + 1e-9, 1.0, 2.0], [0.5, 4.0], [1.0, 1.0, 1.0, 1.0], [4.0, 3.0, 1.0, 0.5]]
 TIMES = [1e-6, 0.5, 1 - 2.0**-24]
@@ -128,7 +128,7 @@ def test_it_is_verified_slopes_and_all():
 
 
 def test_draws_and_samples_carry_no_gradient():
-    one, generator = process(), torch.Generator().manual_seed(0)
+    one, generator = process(), seeded()
     x, t = torch.randint(6, (3, 4)), torch.tensor([0.2, 0.5, 0.9])
     entries, _ = one.sample_jump_times((3, 4), generator, torch.device("cpu"))
     assert not entries.requires_grad and not one.sample(x, t, generator).is_floating_point()
@@ -150,21 +150,16 @@ def test_gradients_are_finite_at_the_ends_of_time(ends):
         assert all(slope.isfinite().all() for slope in slopes)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ((1.0, 0.0), r"speed\[1\] is 0.0, must be in \[0.001, 1000\]"),
-        ((1.0, -2.0), r"speed\[1\] is -2.0, must be"),
-        ((math.inf, 1.0), r"speed\[0\] is inf, must be"),
-        ((1.0,), "speed has 1 entries, must have 2: one per edge"),
-        (("fast", 1.0), r"speed\[0\] is 'fast', must be a number"),
-    ],
-)
 @pytest.mark.parametrize("learn", [False, True])
 @pytest.mark.usefixtures("as_users_call")
-def test_bad_speeds_are_named(values, message, learn):
-    with pytest.raises((TypeError, ValueError), match=message):
-        dd.hierarchies.Tree([WORDS], speed=values, learn_speeds=learn)
+def test_bad_speeds_are_named(learn):
+    refused_with(tree=lambda *speed: dd.hierarchies.Tree([WORDS], speed=speed, learn_speeds=learn))(r"""
+        tree(1.0, 0.0) | ValueError | speed\[1\] is 0.0, must be in \[0.001, 1000\]
+        tree(1.0, -2.0) | ValueError | speed\[1\] is -2.0, must be
+        tree(inf, 1.0) | ValueError | speed\[0\] is inf, must be
+        tree(1.0) | ValueError | speed has 1 entries, must have 2: one per edge
+        tree("fast", 1.0) | TypeError | speed\[0\] is 'fast', must be a number
+    """)
 
 
 def learned_speeds(log):

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 import torch
 from cases import slow_but
-from fixtures import LEVELS, Halves
+from fixtures import LEVELS, Halves, seeded
 from refusals import refuses
 
 import ddlib as dd
@@ -52,7 +52,7 @@ class Endings:
     own_times = False
 
     def __init__(self, seed=0, slope=0.3, after=8.0, scale=0.7):
-        noise = torch.Generator().manual_seed(seed)
+        noise = seeded(seed)
         self.table = scale * torch.randn(64, 64, V + 1, V, generator=noise, dtype=torch.float64)
         self.rise = slope * (torch.arange(64) - after)
         self.inputs = []

@@ -7,7 +7,7 @@ import pytest
 import torch
 from block_networks import NETWORKS, ByBlocks, Forgetful
 from cases import examples, slow_but
-from fixtures import LEVELS, Halves, never, plain
+from fixtures import F64, LEVELS, Halves, joint, never, plain, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -22,7 +22,6 @@ from ddlib.testing import strategies
 from ddlib.verification.framework.inputs import frequencies, tally
 from ddlib.verification.framework.reference import exact_cavity, exact_posterior, integrate_bound
 
-F64 = torch.float64
 pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
 ORDERS = {
     "margin": Confidence(),
@@ -49,7 +48,7 @@ class Opinions:
     """A network of so many positions that depends on all states and the time, of no joint distribution."""
 
     def __init__(self, process, length, columns=None, seed=0):
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(seed)
 
         def randn(*shape):
             return 1.5 * torch.randn(*shape, generator=generator, dtype=F64)
@@ -103,8 +102,7 @@ def test_they_sum_to_one_for_every_tree_order_and_number_of_steps(process, order
 @every_order
 def test_the_likelihood_of_the_exact_network_is_the_probability_of_the_sequence(name, order):
     process = PROCESSES[name]
-    noise = torch.randn((process.vocab_size,) * 3, generator=torch.Generator().manual_seed(1), dtype=F64)
-    known = noise.flatten().softmax(0).view_as(noise)
+    known = joint(process.vocab_size, 3, 1)
     found = probs_of(process, exact_cavity(process, known), order, 3)
     if order.consistent_joint:
         torch.testing.assert_close(found, known, atol=0, rtol=1e-9)
@@ -119,7 +117,7 @@ def test_the_likelihood_of_the_exact_network_is_the_probability_of_the_sequence(
 def test_sequences_are_drawn_as_often_as_their_likelihood(name, order, steps):
     process, order, draws = PROCESSES[name], ORDERS[order], 4000
     denoiser, size, edges = Opinions(process, 2), process.vocab_size, len(process.levels) - 1
-    generator = torch.Generator().manual_seed(4)
+    generator = seeded(4)
     words = dd.sample(process, denoiser, (draws, 2), order, steps or 2 * edges, generator=generator)
     counts = tally(words @ torch.tensor([[size], [1]]), size * size).view(size, size)
     compared = frequencies("draws", ("x_0", "x_1"), counts, probs_of(process, denoiser, order, steps=steps), draws)
@@ -197,7 +195,7 @@ def test_child_logits_and_those_of_words_give_the_same(order):
 @every_order
 def test_halves_of_a_network_agree_with_the_whole(name, order):
     process = LEVELS[name]
-    x = torch.randint(6, (5, 4), generator=torch.Generator().manual_seed(0))
+    x = torch.randint(6, (5, 4), generator=seeded())
     ours = dd.likelihood(process, Halves(process), x, order)
     theirs = dd.likelihood(process, plain(Halves(process)), x, order)
     torch.testing.assert_close(ours.per_position, theirs.per_position)
@@ -205,8 +203,7 @@ def test_halves_of_a_network_agree_with_the_whole(name, order):
 
 def test_posterior_logits_have_the_same_meaning_everywhere():
     process = PROCESSES["two"]
-    noise = torch.randn(5, 5, generator=torch.Generator().manual_seed(2), dtype=F64)
-    known = noise.flatten().softmax(0).view_as(noise)
+    known = joint(5, 2, 2)
     found = probs_of(process, exact_posterior(process, known), Confidence(), parameterization="posterior")
     torch.testing.assert_close(found, known, atol=0, rtol=1e-9)
 
@@ -215,7 +212,7 @@ def test_posterior_logits_have_the_same_meaning_everywhere():
 @pytest.mark.parametrize("steps", slow_but([None, 5], 5))
 def test_a_batch_changes_no_text(order, steps):
     process = LEVELS["levels"]
-    generator = torch.Generator().manual_seed(3)
+    generator = seeded(3)
     x = torch.randint(6, (6, 5), generator=generator)
     stands = torch.rand(6, 5, generator=generator) < 0.4
     stands[0], stands[1] = True, False
@@ -231,8 +228,7 @@ def test_a_batch_changes_no_text(order, steps):
 @every_order
 def test_given_tokens_are_a_condition(order):
     process = PROCESSES["two"]
-    noise = torch.randn(5, 5, 5, generator=torch.Generator().manual_seed(1), dtype=F64)
-    known = noise.flatten().softmax(0).view_as(noise)
+    known = joint(5, 3, 1)
     stands = torch.tensor([False, True, False]).expand(125, 3)
     found = probs_of(process, exact_cavity(process, known), order, 3, given=stands)
     torch.testing.assert_close(found.sum((0, 2)), torch.ones(5, dtype=F64))
@@ -286,10 +282,9 @@ GROUPED = [
 def test_sets_chain_and_left_to_right_are_distributions_over_sequences(order, group, name):
     process = PROCESSES[name]
     length = 2 if name == "three" else 3
-    order, group = (
-        (InOrder(Lanes(length), whole=True) if isinstance(order, InOrder) else order),
-        group and min(group, length),
-    )
+    if isinstance(order, InOrder):
+        order = InOrder(Lanes(length), whole=True)
+    group = group and min(group, length)
     x, denoiser = texts(process, length), Opinions(process, length)
     costs = dd.order_costs(process, denoiser, x, order, group)
     for nats in costs[:3]:
@@ -333,7 +328,7 @@ def test_one_position_a_call_costs_nothing(name, order):
 @pytest.mark.parametrize("name", ["masked", "two"])
 def test_given_the_best_network_the_cost_is_the_total_correlation_and_the_order_has_none(name):
     process, length, size = PROCESSES[name], 4, PROCESSES[name].vocab_size
-    noise = torch.randn((size,) * length, generator=torch.Generator().manual_seed(1), dtype=F64)
+    noise = torch.randn((size,) * length, generator=seeded(1), dtype=F64)
     known = (2 * noise).flatten().softmax(0).view_as(noise)
     x, best = texts(process, length), exact_cavity(process, known)
     for order, group in ((Confidence(), 2), (InOrder(Lanes(2)), 2), (EntropyBounded(1.0), None)):
@@ -353,7 +348,7 @@ def test_given_the_best_network_the_cost_is_the_total_correlation_and_the_order_
 
 def test_a_group_is_that_of_confidence_and_of_fewer_steps():
     process = LEVELS["levels"]
-    x = torch.randint(6, (5, 6), generator=torch.Generator().manual_seed(0))
+    x = torch.randint(6, (5, 6), generator=seeded())
     for other, order, options in (
         (Confidence(per_step=4), Confidence(), {"steps": 18}),
         (LeftToRight(), LeftToRight(), {"steps": 6}),
@@ -368,7 +363,7 @@ def test_a_group_is_that_of_confidence_and_of_fewer_steps():
 
 def test_padding_and_prompts_have_no_cost_and_rows_are_counted_apart():
     process = PROCESSES["two"]
-    denoiser, x = Opinions(process, 5), torch.randint(5, (4, 5), generator=torch.Generator().manual_seed(3))
+    denoiser, x = Opinions(process, 5), torch.randint(5, (4, 5), generator=seeded(3))
     mask, given = torch.ones(4, 5, dtype=torch.bool), torch.zeros(4, 5, dtype=torch.bool)
     mask[1, 2:], mask[2] = False, False
     given[3, [0, 3]] = True
@@ -395,7 +390,7 @@ BLOCK_PROCESSES = {"masked": Masked(4, Cosine()), "two": dd.presets.hdlm([0, 1, 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_block_by_block_a_cache_changes_no_likelihood(name, network):
     process = BLOCK_PROCESSES[name]
-    x = torch.randint(4, (5, 8), generator=torch.Generator().manual_seed(0))
+    x = torch.randint(4, (5, 8), generator=seeded())
     given = torch.zeros(5, 8, dtype=torch.bool)
     given[:, :3], given[2, 6] = True, True
     for order, options in ((Confidence(), {}), (LeftToRight(), {"group": 2}), (EntropyBounded(1.0), {"steps": 3})):
@@ -425,9 +420,7 @@ def test_block_by_block_likelihoods_sum_to_one(name, denoiser):
 def test_block_by_block_sequences_are_drawn_as_often_as_their_likelihood():
     process, draws = BLOCK_PROCESSES["two"], 4000
     denoiser = ByBlocks(process.num_states, 4, 1)
-    words = dd.sample(
-        process, denoiser, (draws, 2), Confidence(), 2, pace=Blocks(1), generator=torch.Generator().manual_seed(4)
-    )
+    words = dd.sample(process, denoiser, (draws, 2), Confidence(), 2, pace=Blocks(1), generator=seeded(4))
     counts = tally(words @ torch.tensor([[4], [1]]), 16).view(4, 4)
     expected = probs_of(process, denoiser, Confidence(), 2, pace=Blocks(1))
     compared = frequencies("draws", ("x_0", "x_1"), counts, expected, draws)
@@ -453,7 +446,7 @@ class Gambling(LeftToRight):
     """A third-party order without ``deterministic``."""
 
     def noise(self, run, z):
-        return torch.rand(z.shape, dtype=torch.float64)
+        return torch.rand(z.shape, dtype=F64)
 
 
 class Looped(Masked):
@@ -522,9 +515,8 @@ def test_orders_have_a_property_for_deterministic_choice():
         for name in ("confidence", "entropy_bounded", "left_to_right")
         for one in dd.registry.get("samplers", name).examples()
     )
-    assert (
-        issubclass(LeftToRight, OrderedSampler) and not LeftToRight().uses_predictions and Confidence().uses_predictions
-    )
+    assert issubclass(LeftToRight, OrderedSampler)
+    assert not LeftToRight().uses_predictions and Confidence().uses_predictions
 
 
 def test_a_subclass_of_an_order_may_look_at_the_predictions():

@@ -8,6 +8,7 @@ import pytest
 import scipy.linalg
 import torch
 from cases import examples
+from fixtures import F64, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -15,7 +16,6 @@ from refusals import refuses
 import ddlib as dd
 from ddlib.processes import MatrixExponential, RateMatrix, matrix_exponential
 
-F64 = torch.float64
 TIMES = st.one_of(
     st.floats(1e-8, 1 - 1e-8), st.floats(-8, -0.1).map(lambda e: 10**e), st.floats(-8, -1).map(lambda e: 1 - 10**e)
 )
@@ -33,7 +33,7 @@ def walk(size, rate):
 
 def drawn(size, gap, spread, seed):
     """Two groups of states that mix at rates about 1 and exchange at rates about ``gap``."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     off = torch.rand(size, size, generator=generator, dtype=F64)
     off = off * (torch.rand(size, size, generator=generator) < 0.3)
     off = off + 0.5 * torch.eye(size, dtype=F64).roll(1, 1)
@@ -101,10 +101,9 @@ def test_slow_exchange_between_groups_keeps_its_digits(size):
 
 
 def test_a_loss_computes_one_exponential_for_each_time(monkeypatch):
-    computed, compute = [], matrix_exponential._Derived.compute
-    monkeypatch.setattr(
-        matrix_exponential._Derived, "compute", lambda self, sigma: computed.append(sigma) or compute(self, sigma)
-    )
+    computed, kind = [], matrix_exponential._Derived
+    compute = kind.compute
+    monkeypatch.setattr(kind, "compute", lambda self, sigma: computed.append(sigma) or compute(self, sigma))
     process = RateMatrix(walk(30, 5.0), dd.schedules.Linear())
     x, t = torch.randint(30, (6, 4)), torch.linspace(0.1, 0.9, 6)
     z = process.sample(x, t)
@@ -118,10 +117,8 @@ def test_recent_results_are_few_and_no_part_of_a_copy():
     exponential(sigma[:3])
     for part in sigma.split(20):
         exponential(part)
-    assert (
-        sum(m.numel() * 8 for m in exponential._derived.recent.values()) <= 2**27
-        and len(exponential._derived.recent) <= 64
-    )
+    recent = exponential._derived.recent
+    assert sum(m.numel() * 8 for m in recent.values()) <= 2**27 and len(recent) <= 64
     for twin in (copy.deepcopy(exponential), pickle.loads(pickle.dumps(exponential))):
         assert twin._derived is None
         assert torch.equal(twin(sigma[:2]), exponential(sigma[:2]))
@@ -154,15 +151,11 @@ def test_the_derivative_by_the_duration_is_the_product_with_the_rates(sigma):
     assert torch.autograd.gradcheck(exponential, torch.tensor([sigma], dtype=F64, requires_grad=True))
 
 
-def exponential(matrix):
-    return MatrixExponential(matrix)
-
-
 test_a_matrix_that_holds_no_rates_is_refused = refuses(r"""
-    exponential(torch.zeros(2, 3)) | ValueError | matrix has shape \(2, 3\), must be square
-    exponential(torch.tensor([[-1.0, 1.0], [-0.5, 0.5]])) | ValueError | matrix holds the rate -0.5, must be >= 0
-    exponential(torch.tensor([[-1.0, 1.0], [1.0, -2.0]])) | ValueError | matrix row 1 sums to -1.0, must sum to 0
-    exponential(torch.tensor([[math.nan, 1.0], [1.0, -1.0]])) | ValueError | matrix holds NaN or infinity
+    MatrixExponential(torch.zeros(2, 3)) | ValueError | matrix has shape \(2, 3\), must be square
+    MatrixExponential(torch.tensor([[-1.0, 1.0], [-0.5, 0.5]])) | ValueError | matrix holds the rate -0.5, must be >= 0
+    MatrixExponential(torch.tensor([[-1.0, 1.0], [1.0, -2.0]])) | ValueError | matrix row 1 sums to -1.0, must sum to 0
+    MatrixExponential(torch.tensor([[math.nan, 1.0], [1.0, -1.0]])) | ValueError | matrix holds NaN or infinity
 """)
 
 

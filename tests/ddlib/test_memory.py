@@ -4,6 +4,7 @@ import weakref
 
 import pytest
 import torch
+from fixtures import F64, seeded
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -37,7 +38,7 @@ class LiveBytes(TorchDispatchMode):
 
 def parents(children, count):
     """A random map onto ``count`` clusters."""
-    generator = torch.Generator().manual_seed(count)
+    generator = seeded(count)
     rest = torch.randint(0, count, (children - count,), generator=generator)
     return torch.cat([torch.arange(count), rest])[torch.randperm(children, generator=generator)]
 
@@ -73,7 +74,7 @@ def test_the_recorder_distinguishes_live_and_freed_tensors():
 @pytest.mark.parametrize("name", PROCESSES)
 def test_sampling_noise_builds_nothing_over_states(name, source):
     process = PROCESSES[name]()
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     x = torch.randint(0, V, (BATCH, LENGTH), generator=generator)
     t = torch.rand(BATCH, generator=generator)
     noise = dd.KeyedGenerator(0, 0, torch.arange(BATCH)) if source == "keyed" else generator
@@ -88,8 +89,8 @@ def test_sampling_noise_builds_nothing_over_states(name, source):
 def test_the_prior_and_the_levels_of_a_step_are_as_cheap(name):
     process = PROCESSES[name]()
     with LiveBytes() as recorder:
-        z = process.sample_prior((BATCH, LENGTH), torch.Generator().manual_seed(0))
-        t = torch.full((BATCH,), 0.5, dtype=torch.float64)
+        z = process.sample_prior((BATCH, LENGTH), seeded())
+        t = torch.full((BATCH,), 0.5, dtype=F64)
         if isinstance(process, dd.processes.LevelProcess):
             process.sample_level(z, t, t / 2)
     assert z.nelement() * 8 <= recorder.peak < 50 * MEGABYTE
@@ -99,12 +100,12 @@ def test_the_prior_and_the_levels_of_a_step_are_as_cheap(name):
 @pytest.mark.parametrize("name", ["gidd", "uniform"])
 def test_a_jump_by_rates_looks_at_the_logits_of_those_that_jump(name):
     process = PROCESSES[name]()
-    z = process.sample_prior((4, 64), torch.Generator().manual_seed(0))
-    logits, t = torch.zeros(4, 64, V), torch.full((4,), 0.5, dtype=torch.float64)
+    z = process.sample_prior((4, 64), seeded())
+    logits, t = torch.zeros(4, 64, V), torch.full((4,), 0.5, dtype=F64)
     moves = torch.arange(64).expand(4, -1) % 16 == 0
     with LiveBytes() as recorder:
         rate = process.exit_rate(z, t, logits)
-        after = process.sample_exit(logits, z, t, moves, torch.Generator().manual_seed(0))
+        after = process.sample_exit(logits, z, t, moves, seeded())
     assert bool((rate > 0).all()) and torch.equal(after != z, moves)
     assert V <= recorder.largest < 1.1 * moves.sum() * V  # of 256 positions 16 jump
 
@@ -112,7 +113,7 @@ def test_a_jump_by_rates_looks_at_the_logits_of_those_that_jump(name):
 @pytest.mark.parametrize("name", ["masked", "hdlm-xi", "levels-xi"])
 def test_the_rates_of_levels_need_no_logits(name):
     process = PROCESSES[name]()
-    z, t = process.sample_prior((BATCH, LENGTH)), torch.full((BATCH,), 0.5, dtype=torch.float64)
+    z, t = process.sample_prior((BATCH, LENGTH)), torch.full((BATCH,), 0.5, dtype=F64)
     with LiveBytes() as recorder:
         assert process.exit_rate(z, t).shape == z.shape
     assert recorder.largest <= BATCH * LENGTH

@@ -4,6 +4,8 @@ import pytest
 import scipy.stats
 import torch
 from cases import slow_but
+from fixtures import F64, seeded
+from refusals import refuses
 
 import ddlib as dd
 from ddlib.utils.random import philox, rand
@@ -28,7 +30,7 @@ def keyed(index, seed=3, step=5):
 def noised(process, x, index, **key):
     """Draws of a training step: times first, then noise."""
     generator = keyed(index, **key)
-    t = dd.sample_times(len(x), generator=generator, dtype=torch.float64)
+    t = dd.sample_times(len(x), generator=generator, dtype=F64)
     return t, process.sample(x, t, generator)
 
 
@@ -37,20 +39,17 @@ def noised(process, x, index, **key):
     [
         ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
         ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
-        (
-            [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
-            [0xA4093822, 0x299F31D0],
-            [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
-        ),
+        ([0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344], [0xA4093822, 0x299F31D0],
+         [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]),
     ],
-)
+)  # fmt: skip
 def test_philox_gives_the_known_answers_of_random123(counter, key, words):
     out = philox([torch.tensor(c) for c in counter], [torch.tensor(k) for k in key])
     assert [int(word) for word in out] == words
 
 
 def test_scrambled_words_share_the_bits_they_shared_and_no_others():
-    words = torch.randint(2**32, (4096,), generator=torch.Generator().manual_seed(0))
+    words = torch.randint(2**32, (4096,), generator=seeded())
     words = torch.cat([words, words ^ 1, words ^ (1 << 20)])
     found = dd.KeyedGenerator(3, 5, torch.arange(4)).scrambled(words)
     assert bool(((found >= 0) & (found < 2**32)).all()) and len(found.unique()) == len(words.unique())
@@ -66,7 +65,7 @@ def test_scrambled_words_share_the_bits_they_shared_and_no_others():
 
 
 def test_keyed_times_are_anywhere_in_their_slices():
-    t = dd.sample_times(256, generator=dd.KeyedGenerator(0, 0, torch.arange(256)), dtype=torch.float64)
+    t = dd.sample_times(256, generator=dd.KeyedGenerator(0, 0, torch.arange(256)), dtype=F64)
     assert (t * 256).long().sort().values.tolist() == list(range(256))
     place = t * 256 % 1
     assert abs(float(place.mean()) - 0.5) < 0.06 and abs(float(place.std()) - 12**-0.5) < 0.03
@@ -75,8 +74,8 @@ def test_keyed_times_are_anywhere_in_their_slices():
 @every_process
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_an_example_meets_the_same_noise_in_any_partition_and_order(process, parts):
-    x = torch.randint(0, 6, (8, 5), generator=torch.Generator().manual_seed(0))
-    index = torch.randperm(8, generator=torch.Generator().manual_seed(parts)) + 16
+    x = torch.randint(0, 6, (8, 5), generator=seeded())
+    index = torch.randperm(8, generator=seeded(parts)) + 16
     t, z = noised(process, x, torch.arange(16, 24))
     for chunk in index.chunk(parts):
         t_part, z_part = noised(process, x[chunk - 16], chunk)
@@ -118,7 +117,7 @@ def test_seed_and_step_are_not_interchangeable():
 @pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 7), (3, 2, 5), (3, 8), (3, 0)])
 def test_shapes_and_odd_lengths_and_a_longer_row_starts_alike(shape):
     numbers = keyed([4, 5, 6]).rand(shape)
-    assert numbers.shape == shape and numbers.dtype == torch.float64
+    assert numbers.shape == shape and numbers.dtype == F64
     longer = keyed([4, 5, 6]).rand((3, 50))
     assert torch.equal(numbers.flatten(1) if len(shape) > 1 else numbers[:, None], longer[:, : numbers[0].numel()])
 
@@ -129,6 +128,14 @@ def test_numbers_lie_on_the_53_bit_grid_and_use_all_of_it():
     assert torch.equal(grid, grid.round()) and bool(((numbers >= 0) & (numbers < 1)).all())
     low_bits = grid.to(torch.int64) & 0x3FFFFFF  # 26 bits below the 27 high ones
     assert len(low_bits.unique()) > 4000 and bool((low_bits % 2 == 1).any())
+
+
+def are_uniform(numbers):
+    """Uniform on [0, 1), neighbours independent."""
+    assert scipy.stats.kstest(numbers, "uniform").pvalue > 1e-5
+    pairs = torch.from_numpy((numbers * 16).astype("int64"))
+    table = torch.bincount(pairs[:-1] * 16 + pairs[1:], minlength=256).view(16, 16)
+    assert scipy.stats.chi2_contingency(table).pvalue > 1e-5
 
 
 AXES = ["within a row", "over examples", "over steps", "over seeds", "over draws"]
@@ -151,20 +158,17 @@ def test_numbers_are_uniform_along_every_axis(axis):
         word = {"over steps": "step", "over seeds": "seed"}[axis]
         numbers = torch.cat([keyed(one, **{word: k}).rand((1,)) for k in range(n)])
     numbers = numbers.flatten().numpy()
-    assert scipy.stats.kstest(numbers, "uniform").pvalue > 1e-5
+    are_uniform(numbers)
     bits = (numbers * 2**53).astype("int64")
     for low in (bits & 255, (bits >> 18) & 255, (bits >> 26) & 255, bits >> 45):  # both ends of both words
         assert scipy.stats.chisquare(torch.bincount(torch.from_numpy(low), minlength=256)).pvalue > 1e-5
-    pairs = torch.from_numpy((numbers * 16).astype("int64"))
-    table = torch.bincount(pairs[:-1] * 16 + pairs[1:], minlength=256).view(16, 16)
-    assert scipy.stats.chi2_contingency(table).pvalue > 1e-5  # neighbours are independent
 
 
 @pytest.mark.statistical
 def test_a_keyed_draw_follows_the_marginal():
     process, n = PROCESSES["levels-xi"], 20_000
     x = torch.full((n, 1), 3)
-    t = torch.full((n,), 0.6, dtype=torch.float64)
+    t = torch.full((n,), 0.6, dtype=F64)
     z = process.sample(x, t, keyed(torch.arange(n)))
     expected = n * process.marginal(x[:1], t[:1])[0, 0]
     counts = torch.bincount(z[:, 0], minlength=process.num_states)
@@ -175,14 +179,14 @@ def test_a_keyed_draw_follows_the_marginal():
 
 @pytest.mark.parametrize("generator", [None, "torch", "keyed"])
 def test_rand_serves_every_source_in_float64(generator):
-    source = {None: None, "torch": torch.Generator().manual_seed(0), "keyed": keyed(torch.arange(4))}[generator]
+    source = {None: None, "torch": seeded(), "keyed": keyed(torch.arange(4))}[generator]
     numbers = rand((4, 9), source, torch.device("cpu"))
-    assert numbers.shape == (4, 9) and numbers.dtype == torch.float64
+    assert numbers.shape == (4, 9) and numbers.dtype == F64
     assert bool(((numbers >= 0) & (numbers < 1)).all()) and len(numbers.unique()) == 36
 
 
 def test_a_torch_generator_repeats_and_moves_on():
-    a, b = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+    a, b = seeded(1), seeded(1)
     first, second = (rand((5,), a, torch.device("cpu")) for _ in range(2))
     assert torch.equal(first, rand((5,), b, torch.device("cpu"))) and not torch.equal(first, second)
 
@@ -223,15 +227,10 @@ def test_copies_do_not_depend_on_the_batch_nor_on_their_number(levels):
 @pytest.mark.parametrize("axis", ["over copies", "over examples", "within a copy"])
 def test_numbers_of_copies_are_uniform(axis):
     copies, examples, columns = {"over copies": (2048, 1, 1), "over examples": (1, 2048, 1)}.get(axis, (1, 1, 2048))
-    numbers = keyed(torch.arange(examples)).split(copies).rand((copies * examples, columns)).flatten().numpy()
-    assert scipy.stats.kstest(numbers, "uniform").pvalue > 1e-5
-    pairs = torch.from_numpy((numbers * 16).astype("int64"))
-    table = torch.bincount(pairs[:-1] * 16 + pairs[1:], minlength=256).view(16, 16)
-    assert scipy.stats.chi2_contingency(table).pvalue > 1e-5
+    are_uniform(keyed(torch.arange(examples)).split(copies).rand((copies * examples, columns)).flatten().numpy())
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(("number", "error"), [(0, ValueError), (1.0, TypeError)])
-def test_a_number_of_copies_that_is_none_is_refused(number, error):
-    with pytest.raises(error, match=f"number is {number}, must be"):
-        keyed([0]).split(number)
+test_a_number_of_copies_that_is_none_is_refused = refuses(r"""
+    keyed([0]).split(0) | ValueError | number is 0, must be
+    keyed([0]).split(1.0) | TypeError | number is 1.0, must be
+""")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from cases import examples, slow_but
 from example_processes import F64, PROCESSES, every_process, random_probs, words
+from fixtures import seeded
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -19,7 +20,7 @@ from ddlib.weightings import Clip, PerLevel
 
 PARENTS = [0, 0, 1, 1, 2, 3]
 ABOVE = [0, 1, 1, 0]
-PROBS = torch.tensor([0.30, 0.10, 0.25, 0.05, 0.20, 0.10], dtype=torch.float64)
+PROBS = torch.tensor([0.30, 0.10, 0.25, 0.05, 0.20, 0.10], dtype=F64)
 ENTROPY = -(PROBS * PROBS.log()).sum()
 
 pytestmark = pytest.mark.usefixtures("checked_in_full")
@@ -52,7 +53,7 @@ def every_pair(process, t):
     """All (x, z) that can occur at ``t``, as (N, 1) tensors, and the time of each."""
     x = torch.arange(process.vocab_size).repeat_interleave(process.num_states)[:, None]
     z = torch.arange(process.num_states).repeat(process.vocab_size)[:, None]
-    t = torch.full((len(x),), t, dtype=torch.float64)
+    t = torch.full((len(x),), t, dtype=F64)
     possible = (process.likelihood(z, x, t) > 0)[:, 0]
     return x[possible], z[possible], t[possible]
 
@@ -115,7 +116,7 @@ def test_bound_of_the_exact_network_is_the_entropy_of_a_sequence(name):
         "levels-xi": dd.presets.hdlm_levels([[0, 1, 1, 2], [0, 0, 1]], xi=[0.8, 0.9]),
     }[name]
     size = process.vocab_size
-    probs = torch.rand(size, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64) ** 3
+    probs = torch.rand(size, size, generator=seeded(1), dtype=F64) ** 3
     probs = probs / probs.sum()
     entropy = -(probs * probs.log()).sum()
     for parameterization, oracle in (("cavity", exact_cavity), ("posterior", exact_posterior)):
@@ -190,7 +191,7 @@ def test_hdlm_theorems(gamma, t, xi, data):
     logits = data.draw(strategies.token_logits(6))
     p, c = logits.softmax(-1), torch.tensor(PARENTS)
     stray = (1 - xi) / 3
-    kernel = torch.full((6, 4), stray, dtype=torch.float64).scatter(1, c[:, None], xi)
+    kernel = torch.full((6, 4), stray, dtype=F64).scatter(1, c[:, None], xi)
     w_c = (gamma - 1) * (1 - t) ** (gamma - 2) / (1 - (1 - t) ** (gamma - 1))
     w_m = gamma * (1 - (1 - t) ** (gamma - 1)) / (gamma * t + (1 - t) ** gamma - 1)
     believed = p @ kernel
@@ -221,7 +222,7 @@ def test_any_hierarchy_theorem(t, data):
     masses = torch.stack(
         [p] + [torch.stack([p[c == c[w]].sum() for w in range(6)]) for c in (c1, c2)] + [torch.ones(6)]
     )
-    a, speeds = process.occupancies(times), torch.tensor(hierarchy.speeds, dtype=torch.float64)
+    a, speeds = process.occupancies(times), torch.tensor(hierarchy.speeds, dtype=F64)
     rate = schedule.rate(times)
     level = process.level_of(z)[:, 0]
     for i in (1, 2, 3):
@@ -239,7 +240,7 @@ def test_one_cluster_is_mdlm(t, gamma, data):
     one, flat = dd.presets.hdlm([0] * 5, gamma=gamma), dd.processes.Masked(5, dd.schedules.Polynomial(gamma))
     x = torch.arange(5)[:, None]
     logits = data.draw(strategies.token_logits(5)).expand(5, 1, -1)
-    times = torch.full((5,), t, dtype=torch.float64)
+    times = torch.full((5,), t, dtype=F64)
     a = one.occupancies(times)
     average = sum(a[:, i : i + 1] * dd.nelbo(one, logits, x, torch.full_like(x, 4 + i), times) for i in (1, 2))
     masked = dd.nelbo(flat, logits, x, torch.full_like(x, 5), times) * flat.occupancies(times)[:, 1:]
@@ -252,7 +253,7 @@ def test_bound_estimates_the_cross_entropy_of_a_constant_denoiser(name):
     process = FIXED[name]
     logits = torch.tensor([0.3, -1.0, 0.5, 0.1, 0.0, -0.2])
     x = torch.arange(6).repeat(3000)[:, None]
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     result = dd.bound(process, lambda z, t: logits.expand(*z.shape, -1), x, generator)
     error = result.total.mean() - (-logits.log_softmax(-1)).mean()
     # gidd's and uniform's integrands have heavy tails near the ends; their standard error includes them
@@ -283,7 +284,7 @@ def test_the_bound_does_not_depend_on_the_parameterization(process, interval):
         return dd.posterior_logits(process, cavity, z, t)
 
     def terms(denoiser, parameterization):
-        generator = torch.Generator().manual_seed(0)
+        generator = seeded()
         return dd.bound(process, denoiser, x, generator, interval=interval, parameterization=parameterization)
 
     by_cavity, by_posterior = terms(lambda z, t: cavity, "cavity"), terms(posterior, "posterior")
@@ -294,18 +295,11 @@ def test_the_bound_does_not_depend_on_the_parameterization(process, interval):
         assert (by_cavity.reconstruction > 0).any() and (by_cavity.prior > 0).any()
 
 
-@pytest.mark.usefixtures("as_users_call")
-def test_factors_of_levels_have_a_stated_range():
-    process = PROCESSES["levels"]
-    logits, x, t = torch.zeros(1, 6, 6), words(process), torch.tensor([0.5])
-    dd.training_loss(process, logits, x, x, t, weighting=PerLevel([0.0, 1e6, 1.0]))
-
-
 @every_process
 def test_the_generic_bound_is_computed_in_float64_whatever_the_logits(process):
     x, t = words(process), torch.tensor([0.4], dtype=F64)
     logits = random_probs(process, process.vocab_size).log().float()
-    for z in (x, process.sample(x, t, torch.Generator().manual_seed(1))):
+    for z in (x, process.sample(x, t, seeded(1))):
         ours = dd.nelbo(process, logits, x, z, t, "generic")
         assert torch.equal(ours, dd.nelbo(process, logits.double(), x, z, t, "generic").float())
 
@@ -325,7 +319,7 @@ def test_a_network_that_rules_out_a_word_pays_infinitely_if_it_is_the_truth_and_
 
 
 def loss_batch(process, seed=0, dtype=F64):
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     x = torch.randint(process.vocab_size, (16, 3), generator=generator)
     t = torch.rand(16, generator=generator, dtype=dtype) * 0.9 + 0.05
     z = process.sample(x, t, generator)
@@ -391,7 +385,7 @@ def test_gradients_of_the_training_loss_are_finite_where_nothing_is_left_to_lear
 def test_padding_left_out_costs_nothing_token_by_token():
     process = PROCESSES["levels-xi"]
     logits, x, z, t = loss_batch(process)
-    mask = torch.rand(x.shape, generator=torch.Generator().manual_seed(3)) < 0.6
+    mask = torch.rand(x.shape, generator=seeded(3)) < 0.6
     every = dd.training_loss(process, logits, x, z, t, reduction="none")
     counted = dd.training_loss(process, logits, x, z, t, mask=mask, count_padding=True, reduction="none")
     left_out = dd.training_loss(process, logits, x, z, t, mask=mask, reduction="none")
@@ -399,26 +393,22 @@ def test_padding_left_out_costs_nothing_token_by_token():
     assert torch.equal(left_out, torch.where(mask, every, 0.0))
 
 
-def test_gidd_without_uniform_noise_is_clipped_like_masked_diffusion():
-    """Words have weight 0 and no lower clip lifts them, though their divergence is not 0."""
+def test_lower_clips_lift_masks_and_no_words():
+    """Words have weight 0, although under GIDD without uniform noise their divergence is not 0."""
     masked, gidd = dd.presets.mdlm(5), GIDD(5, 0.0)
     logits, x, z, t = loss_batch(masked)
-    for clip in ((0.0, 2.0), (3.0, 9.0)):
-        losses = [
-            dd.training_loss(p, logits, x, z, t, weighting=Clip(clip[1], low=clip[0]), reduction="none")
-            for p in (masked, gidd)
-        ]
-        assert (losses[1][z < 5] == 0).all()
-        if clip[0] == 0:
-            continue
-        assert (losses[1][z == 5] > 0).all()
+    for process in (masked, gidd):
+        for low, high in ((0.0, 2.0), (3.0, 9.0)):
+            loss = dd.training_loss(process, logits, x, z, t, weighting=Clip(high, low=low), reduction="none")
+            assert (loss[z < 5] == 0).all() and (low == 0 or (loss[z == 5] > 0).all())
 
 
 @pytest.mark.usefixtures("as_users_call")
-def test_a_clip_may_be_below_one_and_not_zero():
-    process = PROCESSES["masked"]
-    logits, x, z, t = loss_batch(process)
-    assert dd.training_loss(process, logits, x, z, t, weighting=dd.weightings.Clip(0.5)) > 0
+def test_clips_below_one_and_the_ends_of_the_factors_of_levels_are_taken():
+    assert dd.training_loss(PROCESSES["masked"], *loss_batch(PROCESSES["masked"]), weighting=Clip(0.5)) > 0
+    process = PROCESSES["levels"]
+    logits, x, t = torch.zeros(1, 6, 6), words(process), torch.tensor([0.5])
+    dd.training_loss(process, logits, x, x, t, weighting=PerLevel([0.0, 1e6, 1.0]))
 
 
 test_bad_weightings_are_refused = refuses(r"""
@@ -435,8 +425,8 @@ test_bad_weightings_are_refused = refuses(r"""
 def test_the_bound_is_one_draw_of_the_integrand_and_its_two_ends(process, interval, dtype):
     x = words(process).expand(5, -1).contiguous()
     logits = random_probs(process, process.vocab_size).log().to(dtype).expand(5, -1, -1)
-    result = dd.bound(process, lambda z, t: logits, x, torch.Generator().manual_seed(0), interval=interval)
-    generator = torch.Generator().manual_seed(0)
+    result = dd.bound(process, lambda z, t: logits, x, seeded(), interval=interval)
+    generator = seeded()
     t = dd.sample_times(5, generator=generator, interval=interval)
     z = process.sample(x, t, generator)
     width = interval[1] - interval[0]

@@ -12,23 +12,16 @@ from ddlib_models import DiT
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("as_users_call")]
 
 LENGTH, SEEDS = 8, range(16)
-PROCESSES = {
-    f"{name}-{number}": process
-    for name in available("processes")
-    for number, process in enumerate(get("processes", name).examples())
-}
-SAMPLERS = {
-    f"{kind}-{name}-{number}": one
-    for kind in ("samplers", "correctors")
-    for name in available(kind)
-    for number, one in enumerate(get(kind, name).examples())
-}
-PACES = {
-    f"{name}-{number}": pace
-    for name in available("paces")
-    for number, pace in enumerate(get("paces", name).examples())
-    if name != "together"
-}
+
+
+def examples(kind):
+    """Examples of every registered class, by its name and their number."""
+    return {f"{name}-{i}": one for name in available(kind) for i, one in enumerate(get(kind, name).examples())}
+
+
+PROCESSES = examples("processes")
+SAMPLERS = {f"{kind}-{name}": one for kind in ("samplers", "correctors") for name, one in examples(kind).items()}
+PACES = {name: pace for name, pace in examples("paces").items() if not name.startswith("together-")}
 every_process = pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCESSES)
 
 

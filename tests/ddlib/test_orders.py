@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 import torch
 from cases import slow_but
-from fixtures import LEVELS, Halves, generate, plain, trajectory
+from fixtures import F64, LEVELS, Halves, generate, plain, seeded, trajectory
 from refusals import refuses
 
 import ddlib as dd
@@ -19,7 +19,6 @@ from ddlib.samplers.confidence import _largest, entropy
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.schedules import Linear
 
-F64 = torch.float64
 pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
 ORDERS = {
     "margin": Confidence(),
@@ -71,9 +70,7 @@ def test_the_surest_position_comes_down_first(score, order):
 
 @pytest.mark.parametrize("columns", [1, 2, 31, 63, 64, 97, 4099])
 def test_the_two_largest_entries_are_those_of_topk(columns):
-    values = (
-        torch.randn(50, columns, generator=torch.Generator().manual_seed(columns)).mul(3).round()
-    )  # with equal ones
+    values = torch.randn(50, columns, generator=seeded(columns)).mul(3).round()  # with equal ones
     values[0] = -torch.inf
     assert torch.equal(_largest(values, 2), values.topk(min(2, columns)).values)
 
@@ -95,7 +92,7 @@ def test_gumbel_noise_chooses_in_proportion_to_the_exponentials_of_the_scores():
         if k == 0:
             went.append((z < 4).double().sum(0) / n)
 
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     dd.sample(process, table, (n, 4), sampler, 4, on_step=note, generator=generator)
     probs = (torch.tensor([0.50, 0.49, 0.45, 0.45], dtype=F64) / 0.2).softmax(-1)
     assert (went[0] - probs).abs().max() < 4.5 * (0.25 / n) ** 0.5
@@ -130,9 +127,8 @@ def test_edges_are_split_evenly_over_the_steps_as_in_llada():
     level = levels(process, Halves(process), Confidence(per_step=4), shape=(1, 10), steps=5)
     assert (level[:-1] - level[1:]).sum(-1)[:, 0].tolist() == [4, 4, 2, 0, 0]
     process = LEVELS["levels"]
-    level = levels(
-        process, Halves(process), Confidence(), shape=(2, 4), steps=6
-    )  # twelve edges, four at a time at most
+    # twelve edges, four at a time at most
+    level = levels(process, Halves(process), Confidence(), shape=(2, 4), steps=6)
     assert (level[:-1] - level[1:]).sum(-1)[:-1].max() == 2 and not level[-1].any()
 
 
@@ -223,7 +219,7 @@ def test_the_model_time_is_that_at_which_as_many_edges_are_left(name):
 @every_order
 def test_child_logits_and_those_of_words_draw_the_same_text(order):
     tree = Tree([[0, 0, 1, 1, 2, 3, 3, 4], [0, 1, 1, 0, 2], [0, 0, 1]])
-    generator = torch.Generator().manual_seed(1)
+    generator = seeded(1)
     table = torch.randn(30, tree.num_states - 1, generator=generator, dtype=F64)
 
     def children(z, t):
@@ -275,7 +271,7 @@ def test_with_one_step_all_land_as_ancestral_lets_them(name):
     """With all positions landing on tokens at once there is no choice: the same tokens."""
     process, n = LEVELS[name], 2000
     drawn = [
-        dd.sample(process, Halves(process), (n, 1), sampler, 1, generator=torch.Generator().manual_seed(seed))
+        dd.sample(process, Halves(process), (n, 1), sampler, 1, generator=seeded(seed))
         for seed, sampler in enumerate((Confidence(), Ancestral()))
     ]
     ours, theirs = (torch.bincount(words[:, 0], minlength=6).double() for words in drawn)
@@ -294,7 +290,7 @@ def test_scores_are_those_before_temperature_and_top_p():
 def test_descent_is_the_posterior_at_any_two_times_given_the_level(name):
     """q(z_s | z_t, p) among the members of a level, whatever s and t: so orders need no time."""
     process = LEVELS[name]
-    logits = torch.randn(1, 6, generator=torch.Generator().manual_seed(0), dtype=F64)
+    logits = torch.randn(1, 6, generator=seeded(), dtype=F64)
     state, edges = torch.arange(process.num_states), len(process.levels) - 1
     for t, s in ((0.9, 0.2), (0.5, 0.49), (0.3, 0.01)):
         times = (torch.tensor([v], dtype=F64) for v in (t, s))

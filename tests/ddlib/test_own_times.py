@@ -1,15 +1,17 @@
-"""A time per position: every answer at times (B, L) is that of each position by itself."""
+"""A time per position: every answer at times (B, L) is that of each position by itself, and other times are refused."""
 
 import pytest
 import torch
 from cases import examples, slow_but
+from fixtures import seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused_with
 from timing import F64, TIMES, agrees, drawn, split
 
 import ddlib as dd
 from ddlib import registry
-from ddlib.processes import GIDD, Hierarchical, Masked
+from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked
 from ddlib.testing import strategies
 
 REGISTERED = [registry.get("processes", name).examples() for name in registry.available("processes")]
@@ -40,7 +42,7 @@ def test_balanced_draws_choose_positions_by_their_own_times(process):
     """Two positions: q(z|x) = E[balance; z], enumerated against the distribution of the draws."""
     x, t, n = torch.tensor([[0, 1]]), torch.tensor([[0.15, 0.9]], dtype=F64), 40_000
     rows, times = x.expand(n, -1), t.expand(n, -1)
-    z = process.sample(rows, times, torch.Generator().manual_seed(0), "balanced")
+    z = process.sample(rows, times, seeded(), "balanced")
     weight = process.importance_weight(rows, z, times)
     states = process.num_states
     mass = torch.zeros(states**2, dtype=F64).index_add_(0, z[:, 0] * states + z[:, 1], weight) / n
@@ -73,7 +75,7 @@ def test_weights_of_training_are_those_of_the_positions(weighting, process):
 def test_child_logits_at_a_time_per_position(mode):
     process, options = dd.presets.hdlm([0, 0, 1, 1], gamma=2.0), {"mode": mode, "parameterization": "children"}
     x, z, _ = drawn(process, TIMES)
-    logits = torch.randn(2, 3, 6, dtype=F64, generator=torch.Generator().manual_seed(5))
+    logits = torch.randn(2, 3, 6, dtype=F64, generator=seeded(5))
     for loss, more in ((dd.training_loss, ()), (dd.linear_training_loss, (torch.eye(6, dtype=F64),))):
         call = lambda *of: loss(process, of[0], *more, *of[1:], reduction="none", **options)  # noqa: E731, B023
         alone = call(*map(split, (logits, x, z)), TIMES.flatten())
@@ -83,7 +85,7 @@ def test_child_logits_at_a_time_per_position(mode):
 def test_gradients_of_the_fused_loss_at_a_time_per_position():
     process = dd.presets.hdlm([0, 0, 1, 1], gamma=2.0, xi=0.9)
     x, z, hidden = drawn(process, TIMES)
-    weight = torch.randn(4, 4, dtype=F64, generator=torch.Generator().manual_seed(6))
+    weight = torch.randn(4, 4, dtype=F64, generator=seeded(6))
     found = []
     for fused in (True, False):
         h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
@@ -94,3 +96,55 @@ def test_gradients_of_the_fused_loss_at_a_time_per_position():
         found.append((h.grad, w.grad))
     for ours, expected in zip(*found, strict=True):
         assert torch.allclose(ours, expected, rtol=1e-9, atol=1e-12)
+
+
+class TwoFunctions(ForwardProcess):
+    """A process of a user: a rate matrix and a transition matrix at scalar times, and nothing else."""
+
+    def __init__(self, inner):
+        super().__init__(inner.vocab_size, inner.num_states)
+        self.inner = inner
+
+    def rate_matrix(self, t):
+        return self.inner.rate_matrix(t)
+
+    def transition(self, s, t):
+        return self.inner.transition(s, t)
+
+
+@pytest.mark.parametrize("inner", [Masked(3, dd.schedules.Linear()), GIDD(4, 0.2)], ids=["masked", "gidd"])
+def test_two_functions_of_a_scalar_time_give_every_method_at_a_time_per_position(inner):
+    agrees(TwoFunctions(inner), TIMES / 3, TIMES, 1)
+
+
+MASKED, X = Masked(3, dd.schedules.Linear()), torch.zeros(2, 3, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("method", ["marginal", "sample"])
+@pytest.mark.parametrize("process", [MASKED, TwoFunctions(MASKED)], ids=["masked", "two functions"])
+@pytest.mark.usefixtures("as_users_call")
+def test_other_times_are_refused(process, method):
+    def answer(*shape, t=0.5):
+        return getattr(process, method)(X, torch.full(shape, t))
+
+    refused_with(answer=answer)(r"""
+        answer(2, 2) | ValueError
+            | t has shape \(2, 2\), must be \(B,\) = \(2,\).*\(B, L\) = \(2, 3\), one per position
+        answer(3) | ValueError | t has shape \(3,\).*\(B, L\) = \(2, 3\), one per position
+        answer(2, 3, 1) | ValueError | t has shape \(2, 3, 1\)
+        answer(2, 3, t=1.5) | ValueError | t holds 1.5
+    """)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_two_times_have_one_shape_and_an_order_at_every_position():
+    s = TIMES / 2
+    s[1, 2] = 0.31
+    refused_with(p=torch.full((2, 3, 3), 1 / 3, dtype=F64), s=s)(r"""
+        MASKED.posterior(p, X, TIMES, TIMES[:, 0] / 2)
+            | ValueError | s has shape \(2,\), must be that of t, \(2, 3\)
+        MASKED.sample_forward(X, TIMES[:, 0] / 2, TIMES)
+            | ValueError | s has shape \(2,\), must be that of t, \(2, 3\)
+        MASKED.sample_forward(X, s, TIMES) | ValueError | s = .*0.31.* must
+        MASKED.posterior(p, X, TIMES, s) | ValueError | s = 0.31 must be at most t = 0.3, at \(1, 2\)
+    """)

@@ -2,11 +2,12 @@
 
 import math
 from fractions import Fraction
+from functools import cache
 
 import pytest
 import torch
 from cases import slow_but
-from fixtures import THREE_TOKENS, joint, with_own_times
+from fixtures import F64, THREE_TOKENS, joint, seeded, with_own_times
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refuses
@@ -16,7 +17,6 @@ from ddlib.paces import Blocks, Checkerboard, Halton, Lanes, LeftToRight, Pace, 
 from ddlib.testing.oracle import exact_cavity, integrate_bound
 from ddlib.times import Beta
 
-F64 = torch.float64
 PROCESSES = THREE_TOKENS | {"per word": dd.processes.PerWord(dd.schedules.Linear(), [0.6, 2.0, 1.0])}
 SLOW = pytest.mark.slow
 PACES = [Together(), LeftToRight(), Blocks(2), RandomOrder(), Ramp(1.0), Ramp(3.0)]
@@ -56,7 +56,7 @@ def test_four_words_in_blocks_of_two_and_in_random_pairs():
 
 @given(st.tuples(*[st.integers(1, 4)] * 4), st.integers(0, 99))
 def test_patches_move_one_after_the_other(sides, seed):
-    (rows, columns, height, width), draw = sides, torch.Generator().manual_seed(seed)
+    (rows, columns, height, width), draw = sides, seeded(seed)
     shape = rows * height, columns * width
     pace, length = Patches(shape, (height, width)), shape[0] * shape[1]
     u, chance = torch.rand(5, dtype=F64, generator=draw), torch.zeros(5, length, dtype=F64)
@@ -81,7 +81,7 @@ def test_patches_are_drawn_in_turn_and_made_of_plain_values():
         seen.append(z.view(3, 2, 4).clone())
 
     uniform = with_own_times(lambda z, t: torch.zeros(*z.shape, 3))
-    dd.sample(process, uniform, (3, 8), steps=2, pace=pace, generator=torch.Generator().manual_seed(0), on_step=look)
+    dd.sample(process, uniform, (3, 8), steps=2, pace=pace, generator=seeded(), on_step=look)
     middle = seen[2]  # after the start and the two steps of the first patch
     assert (middle[:, :, :2] < 3).all() and (middle[:, :, 2:] == 3).all()
 
@@ -112,6 +112,7 @@ def test_a_halton_order_has_every_pixel_once_and_spreads_every_beginning(rows, c
     assert list(met) == together[: len(met)], "the order in which exact points meet pixels"
 
 
+@cache
 def _radical(number, base):
     digits, place = Fraction(0), Fraction(1, base)
     while number:
@@ -124,7 +125,7 @@ def test_a_quarter_of_a_halton_order_is_in_all_quarters_of_the_picture():
     quarters = [(row // 8, column // 8) for row, column in first]
     assert {quarters.count(quarter) for quarter in set(quarters)} <= {15, 16, 17} and len(set(quarters)) == 4
     apart = [nearest(group, 16) for group in groups(Halton((16, 16), 8), 256)]
-    chance = torch.randperm(256, generator=torch.Generator().manual_seed(0)).view(-1, 8).tolist()
+    chance = torch.randperm(256, generator=seeded()).view(-1, 8).tolist()
     assert sum(apart) > 1.5 * sum(nearest(group, 16) for group in chance)
 
 
@@ -150,7 +151,7 @@ class Wrong(torch.nn.Module):
 
     def __init__(self, states, words, length):
         super().__init__()
-        self.looks = torch.randn(length, states, length, words, dtype=F64, generator=torch.Generator().manual_seed(4))
+        self.looks = torch.randn(length, states, length, words, dtype=F64, generator=seeded(4))
 
     def forward(self, z, t):
         seen = self.looks[torch.arange(z.shape[1]), z]  # (B, L, L, words)
@@ -179,15 +180,12 @@ def test_blocks_of_one_with_masks_are_the_autoregressive_likelihood():
 def test_one_block_has_the_bound_without_a_pace(name, steps):
     process, x = PROCESSES[name], torch.randint(3, (16, 4))
     denoiser = with_own_times(lambda z, t: torch.zeros(*z.shape, 3, dtype=F64) + torch.arange(3.0) * 0.3)
-    want = dd.bound(process, denoiser, x, torch.Generator().manual_seed(0), steps=steps, density=Beta(2.0, 1.0))
-    got = dd.bound(
-        process, denoiser, x, torch.Generator().manual_seed(0), steps=steps, density=Beta(2.0, 1.0), pace=Blocks(4)
+    options = {"steps": steps, "density": Beta(2.0, 1.0)}
+    want, block, together = (
+        dd.bound(process, denoiser, x, seeded(), pace=pace, **options).total for pace in (None, Blocks(4), Together())
     )
-    torch.testing.assert_close(got.total, want.total, rtol=1e-6, atol=1e-10)  # times are float32
-    same = dd.bound(
-        process, denoiser, x, torch.Generator().manual_seed(0), steps=steps, density=Beta(2.0, 1.0), pace=Together()
-    )
-    assert torch.equal(same.total, want.total)
+    torch.testing.assert_close(block, want, rtol=1e-6, atol=1e-10)  # times are float32
+    assert torch.equal(together, want)
 
 
 @pytest.mark.slow
@@ -202,7 +200,7 @@ def test_orders_of_masks_at_random_are_masks_at_random_times():
 
 def mean_of_draws(process, probs, pace, denoiser, rows, **options):
     """Bound of sequences drawn from their distribution, and its standard error."""
-    noise = torch.Generator().manual_seed(8)
+    noise = seeded(8)
     flat = torch.multinomial(probs.flatten(), rows, True, generator=noise)
     x = torch.stack(torch.unravel_index(flat, probs.shape), 1)
     found = dd.bound(process, denoiser, x, noise, pace=pace, **options).diffusion.sum(1)
@@ -227,7 +225,7 @@ def blockwise(process, probs, size):
             return best(z, t)
         result = []
         for start in range(0, z.shape[1], size):
-            seen, times = process.sample_prior(z.shape, torch.Generator().manual_seed(start)), torch.ones_like(t)
+            seen, times = process.sample_prior(z.shape, seeded(start)), torch.ones_like(t)
             seen[:, :start], times[:, :start] = clean[:, :start], 0.0
             seen[:, start : start + size], times[:, start : start + size] = (v[:, start : start + size] for v in (z, t))
             result.append(best(seen, times)[:, start : start + size])
@@ -260,10 +258,9 @@ class Quick(Pace):
 def test_moving_times_are_below_one_and_the_bound_ends_at_the_last_time(pace, gamma):
     """Weights grow without end there: it was 3.3 for log 4; and what is left at the last time counts but once."""
     process, x = dd.presets.hdlm([0, 0, 1, 1], gamma=gamma), torch.arange(4).repeat(4096)[:, None].repeat(1, 3)
-    density, noise = process.time_density(1), torch.Generator().manual_seed(0)
-    found = dd.bound(
-        process, with_own_times(lambda z, t: torch.zeros(*z.shape, 4)), x, noise, density=density, pace=pace
-    )
+    density, noise = process.time_density(1), seeded()
+    network = with_own_times(lambda z, t: torch.zeros(*z.shape, 4))
+    found = dd.bound(process, network, x, noise, density=density, pace=pace)
     assert found.per_token.value == pytest.approx(math.log(4), abs=0.04)
     assert found.per_token.standard_error < 0.02
     drawn = pace.draw(len(x), 3, noise, density=density)
@@ -274,7 +271,7 @@ def test_moving_times_are_below_one_and_the_bound_ends_at_the_last_time(pace, ga
 def test_positions_that_do_not_move_are_at_time_zero_or_one(dtype):
     torch.set_default_dtype(dtype)
     try:
-        drawn = Blocks(1).draw(64, 4, torch.Generator().manual_seed(0))
+        drawn = Blocks(1).draw(64, 4, seeded())
     finally:
         torch.set_default_dtype(torch.float32)
     assert drawn.t.dtype == dtype
@@ -296,7 +293,7 @@ def test_keyed_draws_belong_to_the_example(pace, seed, steps):
 @given(st.sampled_from(PACES), st.sampled_from([(0.0, 1.0), (0.1, 0.7)]), st.sampled_from([None, 6]))
 def test_times_of_another_interval_lie_inside_and_have_its_measure(pace, interval, steps):
     rows = 4096
-    drawn = pace.draw(rows, 2, torch.Generator().manual_seed(0), interval=interval, steps=steps, density=Beta(2.0, 1.0))
+    drawn = pace.draw(rows, 2, seeded(), interval=interval, steps=steps, density=Beta(2.0, 1.0))
     t, s, measure = (v[:, None].expand(-1, 2) if v.ndim == 1 else v for v in (drawn.t, drawn.s, drawn.measure))
     assert (t >= interval[0] - 1e-6).all() and (t <= interval[1] + 1e-6).all()
     counts = measure if steps is None else measure * (t - s)
@@ -307,7 +304,7 @@ def test_times_of_another_interval_lie_inside_and_have_its_measure(pace, interva
 @pytest.mark.parametrize("mode", ["standard", "edges"])
 def test_losses_count_the_measure(mode):
     process, pace = dd.presets.hdlm([0, 0, 1, 1]), Blocks(2)
-    noise = torch.Generator().manual_seed(0)
+    noise = seeded()
     x = torch.randint(4, (8, 6), generator=noise)
     draw = pace.draw(8, 6, noise)
     t, measure = draw.t, draw.measure
@@ -318,10 +315,9 @@ def test_losses_count_the_measure(mode):
     assert torch.allclose(dd.training_loss(process, hidden @ layer.T, x, z, t, mode=mode, measure=measure), want)
     assert torch.allclose(dd.training_loss(process, hidden @ layer.T, x, z, draw, mode=mode), want)
     for reduction in ("mean", "none"):
-        own = dd.linear_training_loss(process, hidden, layer, x, z, draw, mode=mode, reduction=reduction)
-        fused = dd.linear_training_loss(
-            process, hidden, layer, x, z, t, mode=mode, measure=measure, reduction=reduction
-        )
+        options = {"mode": mode, "reduction": reduction}
+        own = dd.linear_training_loss(process, hidden, layer, x, z, draw, **options)
+        fused = dd.linear_training_loss(process, hidden, layer, x, z, t, measure=measure, **options)
         assert torch.allclose(fused.mean(), want) and torch.equal(own, fused)
 
 
@@ -407,10 +403,15 @@ class Late(Pace):
 def bound_along(**options):
     denoiser = with_own_times(flat, options.pop("size", 2))
     denoiser = options.pop("denoiser", denoiser)
-    return dd.bound(dd.presets.mdlm(3), denoiser, X, torch.Generator().manual_seed(0), **options)
+    return dd.bound(dd.presets.mdlm(3), denoiser, X, seeded(), **options)
 
 
-test_bad_paces_are_refused = refuses(r"""
+def measured(measure, **options):
+    t = torch.full((2, 6), 0.5)
+    return dd.training_loss(dd.presets.mdlm(3), flat(X, t), X, X, t, measure=measure, **options)
+
+
+test_bad_paces_and_measures_are_refused = refuses(r"""
     bound_along(pace=Blocks(4)) | ValueError | size is 4, must divide the length of the sequence, 6
     bound_along(pace=Blocks(2), denoiser=lambda z, t: flat(z, t)) | TypeError | <lambda> takes one time per sequence
     bound_along(pace=Blocks(2), denoiser=one_time) | TypeError | one_time takes one time per sequence
@@ -435,15 +436,6 @@ test_bad_paces_are_refused = refuses(r"""
     Checkerboard((6, 3), 4) | ValueError | must have sides that are multiples of 2: 4 colors
     Patches(16, (2, 1)) | TypeError | shape is 16, must be two numbers, of rows and of columns
     Patches((4, 4), (2,)) | TypeError | patch is \(2,\), must be two numbers
-""")
-
-
-def measured(measure, **options):
-    t = torch.full((2, 6), 0.5)
-    return dd.training_loss(dd.presets.mdlm(3), flat(X, t), X, X, t, measure=measure, **options)
-
-
-test_bad_sizes_lags_and_measures_are_refused = refuses(r"""
     Blocks(0) | ValueError | size
     Blocks(2.5) | TypeError | size
     Ramp(-1) | ValueError | lag

@@ -20,11 +20,12 @@ from fixtures import (
     never,
     ramp,
     row_by_row,
+    seeded,
     trajectory,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import refuses
+from refusals import refused_with, refuses
 
 import ddlib as dd
 from ddlib.processes import Masked, unchanged
@@ -90,7 +91,7 @@ CASES = [("masks", Masked(3, Cosine()), alike, 2), ("clusters", TREE, clusters, 
 def test_many_particles_follow_the_distribution_tilted_by_the_reward(name, process, reward, steps):
     """First hitting draws two dependent words exactly, so that the limit is known by enumeration."""
     probs, _ = tilted(reward, 1.5)
-    sampler, generator = Particles(FirstHitting(), reward, 32, 1.0, 1.5), torch.Generator().manual_seed(0)
+    sampler, generator = Particles(FirstHitting(), reward, 32, 1.0, 1.5), seeded()
     x = dd.sample(process, exact_cavity(process, PAIR), (2000, 2), sampler, steps, generator=generator)
     assert follows(x, probs) and not follows(x, PAIR)
 
@@ -103,9 +104,7 @@ UNBIASED = [(number, ess, reward) for number in (1, 2, 5) for ess in (0.0, 0.7, 
 @pytest.mark.parametrize(("number", "ess", "reward"), slow_but(UNBIASED, (2, 1.0, clusters)))
 def test_the_estimate_has_the_right_mean_for_any_number_of_particles(number, ess, reward):
     probs, total = tilted(reward, 1.5)
-    cloud = whole(
-        TREE, Particles(FirstHitting(), reward, number, ess, 1.5), 20_000, 4, torch.Generator().manual_seed(1)
-    )
+    cloud = whole(TREE, Particles(FirstHitting(), reward, number, ess, 1.5), 20_000, 4, seeded(1))
     estimate, words = cloud.log_mean().exp(), cloud.drawn().z
     assert abs(estimate.mean() - total) < 5 * estimate.std() / len(estimate) ** 0.5
     each = torch.zeros(len(words), 9, dtype=F64).scatter_(1, 3 * words[:, :1] + words[:, 1:], estimate[:, None])
@@ -121,7 +120,7 @@ def test_weights_are_increments_of_the_reward_on_any_process(process, number, es
     probs = torch.ones(process.vocab_size, process.vocab_size, dtype=F64) / process.vocab_size**2
     for share in (0.0, ess):
         sampler = Particles(Psi(0.7), ramp, number, share, scale)
-        cloud = whole(process, sampler, 3, 4, torch.Generator().manual_seed(2), probs)
+        cloud = whole(process, sampler, 3, 4, seeded(2), probs)
         gain = scale * ramp(cloud.state.z, torch.zeros(3 * number, dtype=F64)).view(3, number)
         torch.testing.assert_close(cloud.gain, gain, rtol=1e-12, atol=1e-12)
         assert bool((cloud.state.z < process.vocab_size).all()) and not cloud.state.t.any()
@@ -136,7 +135,7 @@ def test_weights_are_increments_of_the_reward_on_any_process(process, number, es
 @pytest.mark.usefixtures("as_users_call")
 def test_a_constant_reward_or_zero_scale_keeps_the_distribution():
     for sampler in (Particles(FirstHitting(), lambda z, t: 3 - t, 3, 1.0), Particles(FirstHitting(), ramp, 3, scale=0)):
-        generator = torch.Generator().manual_seed(3)
+        generator = seeded(3)
         x = dd.sample(TREE, exact_cavity(TREE, PAIR), (4000, 2), sampler, 4, generator=generator)
         assert follows(x, PAIR)
 
@@ -146,9 +145,8 @@ def test_particles_are_resampled_at_cluster_states():
         return torch.where((z == 3).any(-1) | (z == 0).any(-1), -torch.inf, 0.0)
 
     seen = Seen(second)
-    generator = torch.Generator().manual_seed(4)
     words = dd.sample(
-        TREE, exact_cavity(TREE, PAIR), (50, 2), Particles(Ancestral(), seen, 16), 12, generator=generator
+        TREE, exact_cavity(TREE, PAIR), (50, 2), Particles(Ancestral(), seen, 16), 12, generator=seeded(4)
     )
     assert bool((words > 0).all())  # a quarter of the texts is so without
     early = torch.cat([z for z, t in seen.calls if 0 < float(t[0]) < 0.5])
@@ -184,7 +182,7 @@ every_inner = pytest.mark.parametrize("name", slow_but(INNER, "first", "remask")
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("source", [lambda: torch.Generator().manual_seed(5), lambda: dd.KeyedGenerator(0, 1, KEYS)])
+@pytest.mark.parametrize("source", [lambda: seeded(5), lambda: dd.KeyedGenerator(0, 1, KEYS)])
 @pytest.mark.parametrize("name", slow_but(INNER, "ancestral", "first", "remask"))
 def test_one_particle_is_the_sampler_to_the_bit(name, source):
     prompt = torch.tensor([[1], [0], [4], [2]])
@@ -274,15 +272,20 @@ def test_the_ends_of_the_uniforms_take_no_particle_of_zero_share(u):
 
 def drawn(reward, process=TREE, steps=3, **options):
     sampler = Particles(Ancestral(), reward, **{"number": 2, **options})
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     return dd.sample(process, exact_cavity(process, PAIR), (3, 2), sampler, steps, generator=generator)
+
+
+def early(reward):
+    """A call that must be refused before the network runs."""
+    return dd.sample(TREE, never, (3, 2), Particles(FirstHitting(), reward))
 
 
 def only(value, row, particle, after=0.5):
     """A reward of 0 but for one particle of one row, from some time on."""
 
     def reward(z, t):
-        values = torch.zeros_like(t, dtype=torch.float64)
+        values = torch.zeros_like(t, dtype=F64)
         values[2 * row + particle] = value if float(t[0]) <= after else 0.0
         return values
 
@@ -315,27 +318,13 @@ test_bad_input_is_refused_by_name = refuses(r"""
         | ValueError | reward is -inf for every particle of row 1 before the first step, must be finite for at least one
     dd.sample(Uniform(3, Linear()), never, (2, 2), Particles(FirstHitting(), ramp))
         | TypeError | FirstHitting needs a process with levels.*use Ancestral
+    early(lambda z, t: z) | ValueError | reward
+    early(lambda z, t: t + math.nan) | ValueError | reward
+    early(lambda z, t: None) | TypeError | reward
+    early(lambda z, t: t - math.inf) | ValueError | reward
+    drawn(lambda z, t: torch.where((torch.arange(6) // 2 == 2) & (t < 0.5), -torch.inf, 0.0))
+        | ValueError | reward is -inf for every particle of row 2 at step 1, must be finite for at least one
 """)
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    "reward", [lambda z, t: z, lambda z, t: t + math.nan, lambda z, t: None, lambda z, t: t - math.inf]
-)
-def test_a_reward_that_will_not_do_is_refused_before_the_network_runs(reward):
-    with pytest.raises((TypeError, ValueError), match="reward"):
-        dd.sample(TREE, never, (3, 2), Particles(FirstHitting(), reward))
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_a_row_that_dies_on_the_way_is_named_with_its_step():
-    def dies(z, t):
-        return torch.where((torch.arange(6) // 2 == 2) & (t < 0.5), -torch.inf, 0.0)
-
-    with pytest.raises(
-        ValueError, match="reward is -inf for every particle of row 2 at step 1, must be finite for at least one"
-    ):
-        drawn(dies)
 
 
 def test_a_reward_may_be_whole_numbers_or_minus_infinity_for_some():
@@ -348,14 +337,10 @@ def test_a_reward_may_be_whole_numbers_or_minus_infinity_for_some():
 
 def test_repr_and_properties():
     inner = Corrected(Ancestral(), SelfCorrection(steps=9))
-    particles = Particles(inner, ramp, 8, scale=2)
-    assert (particles.max_model_calls, particles.max_finalize_calls) == (
-        inner.max_model_calls,
-        inner.max_finalize_calls,
-    )
-    assert repr(Particles(Psi(), ramp)) == (
-        "Particles(sampler=Psi(kappa=0.98, force_transition=False), reward=ramp, number=4, ess=0.5, scale=1.0)"
-    )
+    outer = Particles(inner, ramp, 8, scale=2)
+    assert outer.max_model_calls == inner.max_model_calls and outer.max_finalize_calls == inner.max_finalize_calls
+    shown = "Particles(sampler=Psi(kappa=0.98, force_transition=False), reward=ramp, number=4, ess=0.5, scale=1.0)"
+    assert repr(Particles(Psi(), ramp)) == shown
     assert "reward=Constant()" in repr(Particles(Psi(), Constant()))
     exact = [Particles(FirstHitting(), *given) for given in ((Constant(),), (ramp, 2, 0.5, 0.0), (ramp,))]
     assert [one.consistent_joint for one in exact] == [one.exact_marginals for one in exact] == [True, True, False]
@@ -385,32 +370,25 @@ def values(reward="own_rewards:calm", **more):
 
 
 def test_values_of_yaml_build_it(module):
-    given = yaml.safe_load(
-        "{kind: 'ddlib.samplers:Particles', sampler: {kind: psi, kappa: 0.5}, reward: 'own_rewards:calm', number: 8}"
-    )
-    built = dd.build("samplers", given)
-    assert repr(built) == (
-        "Particles(sampler=Psi(kappa=0.5, force_transition=False), reward=calm, number=8, ess=0.5, scale=1.0)"
-    )
+    psi = {"kind": "psi", "kappa": 0.5}
+    given = yaml.safe_load(yaml.safe_dump(values(sampler=psi, number=8)))
+    shown = "Particles(sampler=Psi(kappa=0.5, force_transition=False), reward=calm, number=8, ess=0.5, scale=1.0)"
+    assert repr(dd.build("samplers", given)) == shown
     read = dd.parts.read("samplers", given)
     assert read["reward"] == "own_rewards:calm" and dd.parts.read("samplers", read) == read
     assert [one.kind for one in dd.parts.origins("samplers", read)] == ["own_rewards:calm"]
     assert dd.build("samplers", values(ramp)).reward is ramp
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("own_rewards:clam", r"samplers.reward: 'own_rewards:clam': .* has no 'clam'"),
-        ("own_rewards:nothing", r"samplers.reward: must be a function, or package.module:object of one, got 'own_rew"),
-        ("calm", r"samplers.reward: 'calm' must be package.module:object"),
-        (3, r"samplers.reward: must be a function, or package.module:object of one, got 3"),
-        (None, r"samplers.reward: must be a function, .* got None"),
-    ],
-)
-def test_a_reward_that_is_none_is_refused_by_its_place(module, given, message):
-    with pytest.raises(ValueError, match=message):
-        dd.build("samplers", values(given))
+def test_a_reward_that_is_none_is_refused_by_its_place(module):
+    refused_with(build=lambda reward: dd.build("samplers", values(reward)))(r"""
+        build("own_rewards:clam") | ValueError | samplers.reward: 'own_rewards:clam': .* has no 'clam'
+        build("own_rewards:nothing")
+            | ValueError | samplers.reward: must be a function, or package.module:object of one, got 'own_rew
+        build("calm") | ValueError | samplers.reward: 'calm' must be package.module:object
+        build(3) | ValueError | samplers.reward: must be a function, or package.module:object of one, got 3
+        build(None) | ValueError | samplers.reward: must be a function, .* got None
+    """)
 
 
 def test_third_party_rewards_are_not_imported(module):

@@ -164,13 +164,10 @@ test_an_error_names_the_place_the_value_and_the_rule = refuses(r"""
     build({"kind": "no_such_module:make"}) | ValueError | process.kind: 'no_such_module:make': No module .* PYTHONPATH
     build({"kind": "math:nothing"}) | ValueError | process.kind: 'math:nothing': .* has no 'nothing'
     build({"kind": "math:pi"}) | ValueError | process.kind: 'math:pi' is 3.14.*, must be a class or a function
+    parts.read("processes", {"kind": "hdlm", "gama": 2, "xi": "much"}, Known)
+        | ValueError | gama: no such key.*xi: Input should be
     build({"kind": "hdlm", "clusters": [3, 2]}) | ValueError | process: parents holds 2 levels of clusters, must hold
 """)
-
-
-def test_one_error_lists_all_faults():
-    with pytest.raises(ValueError, match=r"gama: no such key.*xi: Input should be"):
-        parts.read("processes", {"kind": "hdlm", "gama": 2, "xi": "much"}, Known)
 
 
 MODULE = """

@@ -3,9 +3,10 @@
 import pytest
 import torch
 from cases import examples, slow_but
+from fixtures import F64, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import refuses
+from refusals import refused_with, refuses
 
 import ddlib as dd
 from ddlib.processes import LevelProcess, Masked, PerWord
@@ -14,7 +15,6 @@ from ddlib.testing import strategies
 from ddlib.verification.framework.inputs import at, pairs
 from ddlib.weightings import Clip
 
-F64 = torch.float64
 POWERS = [0.5, 2.0, 1.0, 1.5]
 
 powers = st.lists(st.one_of(st.floats(0.2, 5.0), st.sampled_from([1.0, 1.0 + 1e-9])), min_size=1, max_size=6)
@@ -81,9 +81,7 @@ def test_two_words_in_one_ancestral_step_to_the_data(t):
     process, probs = PerWord(Linear(), [0.3, 4.0]), torch.tensor([0.5, 0.5], dtype=F64)
     n = 20_000
     z = torch.full((n, 1), 2)
-    landed = process.sample_given_level(
-        probs.log().expand(n, 1, 2), z, at(t, n), at(0.0, n), None, torch.Generator().manual_seed(0)
-    )
+    landed = process.sample_given_level(probs.log().expand(n, 1, 2), z, at(t, n), at(0.0, n), None, seeded())
     lost = probs * process.lost(at(t))[0]
     share = (landed == 1).double().mean()
     chance = lost[1] / lost.sum()
@@ -133,28 +131,19 @@ def test_a_large_vocabulary_is_verified_on_its_reduction():
     assert report.ok and "reduction" in report.note, report.refutation
 
 
-@pytest.mark.parametrize(
-    ("powers", "message"),
-    [
-        ([1.0, 0.0], r"powers\[1\] is 0.0, must be in \[0.001, 1000\]"),
-        ([-1.0], r"powers\[0\] is -1.0, must be"),
-        ([float("inf"), 1.0], r"powers\[0\] is inf, must be"),
-        ([1.0, float("nan")], r"powers\[1\] is nan, must be"),
-        ([], "powers is empty"),
-        (3.0, "powers is 3.0, must be one positive number per token"),
-        ([[1.0], [2.0]], r"powers\[0\] is \[1.0\], must be a number"),
-    ],
-)
 @pytest.mark.parametrize("learn", [False, True])
 @pytest.mark.usefixtures("as_users_call")
-def test_bad_powers_are_named(powers, message, learn):
-    with pytest.raises((TypeError, ValueError), match=message):
-        PerWord(Linear(), powers, learn_speeds=learn)
-
-
-test_a_bad_schedule_is_named = refuses(r"""
-    PerWord("linear", [1.0]) | TypeError | schedule is 'linear', must be a
-""")
+def test_bad_powers_and_schedules_are_named(learn):
+    refused_with(learn=learn)(r"""
+        PerWord(Linear(), [1.0, 0.0], learn_speeds=learn) | ValueError | powers\[1\] is 0.0, must be in \[0.001, 1000\]
+        PerWord(Linear(), [-1.0], learn_speeds=learn) | ValueError | powers\[0\] is -1.0, must be
+        PerWord(Linear(), [inf, 1.0], learn_speeds=learn) | ValueError | powers\[0\] is inf, must be
+        PerWord(Linear(), [1.0, nan], learn_speeds=learn) | ValueError | powers\[1\] is nan, must be
+        PerWord(Linear(), [], learn_speeds=learn) | ValueError | powers is empty
+        PerWord(Linear(), 3.0, learn_speeds=learn) | TypeError | powers is 3.0, must be one positive number per token
+        PerWord(Linear(), [[1.0], [2.0]], learn_speeds=learn) | TypeError | powers\[0\] is \[1.0\], must be a number
+        PerWord("linear", [1.0], learn_speeds=learn) | TypeError | schedule is 'linear', must be a
+    """)
 
 
 def test_repr_and_properties():
@@ -165,28 +154,23 @@ def test_repr_and_properties():
     assert not isinstance(PerWord(Geometric(), POWERS), dd.typing.HasLevelWeights)
 
 
-class TestFrequencies:
-    def test_powers_go_by_the_order_of_frequency(self):
-        process = dd.presets.genmd4([5, 900, 5, 80, 0], ratio=9.0, learn_speeds=False)
-        found = process.powers.tolist()
-        assert found[1] == pytest.approx(3.0) and found[4] == pytest.approx(1 / 3)
-        assert found[0] == found[2] < found[3] < found[1]
-        assert process.powers.log().mean() == pytest.approx(0.0, abs=1e-12)
-        backwards = dd.presets.genmd4([5, 900, 5, 80, 0], ratio=1 / 9, learn_speeds=False)
-        assert torch.allclose(backwards.powers, 1 / process.powers)
+def test_powers_go_by_the_order_of_frequency():
+    process = dd.presets.genmd4([5, 900, 5, 80, 0], ratio=9.0, learn_speeds=False)
+    found = process.powers.tolist()
+    assert found[1] == pytest.approx(3.0) and found[4] == pytest.approx(1 / 3)
+    assert found[0] == found[2] < found[3] < found[1]
+    assert process.powers.log().mean() == pytest.approx(0.0, abs=1e-12)
+    backwards = dd.presets.genmd4([5, 900, 5, 80, 0], ratio=1 / 9, learn_speeds=False)
+    assert torch.allclose(backwards.powers, 1 / process.powers)
 
-    def test_one_word_and_equal_words_are_masks(self):
-        for counts in ([7], [3, 3, 3]):
-            assert dd.presets.genmd4(counts).powers.tolist() == [1.0] * len(counts)
 
-    @pytest.mark.parametrize(
-        ("counts", "ratio", "message"),
-        [
-            ([3, -1], 4.0, "counts holds -1, must be >= 0"),
-            ([[3, 1]], 4.0, r"counts has shape \(1, 2\), must be \(V,\)"),
-            ([3, 1], 0.0, r"ratio is 0.0, must be in \[0.01, 100\]"),
-        ],
-    )
-    def test_bad_counts_are_named(self, counts, ratio, message):
-        with pytest.raises(ValueError, match=message):
-            dd.presets.genmd4(counts, ratio)
+def test_powers_of_one_word_and_of_equal_words_are_those_of_masks():
+    for counts in ([7], [3, 3, 3]):
+        assert dd.presets.genmd4(counts).powers.tolist() == [1.0] * len(counts)
+
+
+test_bad_counts_are_named = refuses(r"""
+    dd.presets.genmd4([3, -1], 4.0) | ValueError | counts holds -1, must be >= 0
+    dd.presets.genmd4([[3, 1]], 4.0) | ValueError | counts has shape \(1, 2\), must be \(V,\)
+    dd.presets.genmd4([3, 1], 0.0) | ValueError | ratio is 0.0, must be in \[0.01, 100\]
+""")

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import torch
-from fixtures import F64, LEVELS, Halves, ramp
+from fixtures import F64, LEVELS, Halves, ramp, seeded
 from refusals import refuses
 
 from ddlib.processes import Masked, unchanged
@@ -67,7 +67,7 @@ def test_particles_are_picked_with_their_rows():
     process, sampler = LEVELS["levels"], Particles(FirstHitting(), ramp, 3, 1.0)
     run = SamplingContext(
         process, ModelWrapper(process, Halves(process)), unchanged, torch.linspace(1, 0, 8, dtype=F64),
-        torch.ones(2, 5, dtype=torch.bool), torch.Generator().manual_seed(0),
+        torch.ones(2, 5, dtype=torch.bool), seeded(),
     )  # fmt: skip
     state = sampler.step(run, sampler.init(run), 0)
     picked = sampler.select_rows(state, torch.tensor([1, 1]))

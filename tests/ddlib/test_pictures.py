@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from example_processes import RING, TREE, Plain
+from fixtures import F64
 from matplotlib.figure import Figure
 from refusals import refuses
 
@@ -40,32 +41,21 @@ def lines(axes):
 
 @pytest.mark.parametrize("gamma", [1, 2, 3])
 def test_the_papers_two_figures(gamma):
-    """Against the formulas of section 4 of the theory, which are the paper's with the missing -1 of w_m."""
+    """Curves of the process, whose formulas are those of test_numerics.py, which are the paper's but for w_m."""
     process = dd.presets.hdlm([0, 0, 1], gamma=gamma)
     drawn, weights = lines(plot.occupancies(process)), lines(plot.weights(process))
-    t = drawn["token"][0]
-    assert t[0] == 0 and t[-1] == 1 and len(t) == 401
-    s, log = 1 - t, np.log(np.maximum(1 - t, 1e-300))
-    cluster = -s * log if gamma == 1 else gamma / (gamma - 1) * (s - s**gamma)
-    np.testing.assert_allclose(drawn["token"][1], s**gamma, atol=1e-12)
-    np.testing.assert_allclose(drawn["cluster"][1], cluster, atol=1e-12)
-    np.testing.assert_allclose(drawn["mask"][1], 1 - s**gamma - cluster, atol=1e-12)
-    assert list(weights) == ["cluster → token", "mask → cluster"]
-    t = weights["cluster → token"][0]
-    s, log = 1 - t, np.log(1 - t)
-    if gamma == 1:
-        w = 1 / (-s * log), -log / (t + s * log)
-    else:
-        left = 1 - s ** (gamma - 1)
-        w = (gamma - 1) * s ** (gamma - 2) / left, gamma * left / (gamma * t + s**gamma - 1)
-    np.testing.assert_allclose(weights["cluster → token"][1], w[0], rtol=1e-8)
-    np.testing.assert_allclose(weights["mask → cluster"][1], w[1], rtol=1e-8)
+    assert list(drawn) == ["token", "cluster", "mask"] and list(weights) == ["cluster → token", "mask → cluster"]
+    for level, (t, values) in enumerate(drawn.values()):
+        assert t[0] == 0 and t[-1] == 1 and len(t) == 401
+        assert values.tolist() == process.occupancies(torch.from_numpy(t))[:, level].tolist()
+    for level, (t, values) in enumerate(weights.values(), start=1):
+        assert values.tolist() == process.weights(torch.from_numpy(t))[:, level].tolist()
 
 
 def test_curves_of_levels_are_those_of_the_process():
     process = Hierarchical(TREE, Cosine())
     drawn = lines(plot.occupancies(process, points=11))
-    t = torch.linspace(0, 1, 11, dtype=torch.float64)
+    t = torch.linspace(0, 1, 11, dtype=F64)
     assert list(drawn) == ["token", "cluster 1", "cluster 2", "mask"]
     for i, (_, values) in enumerate(drawn.values()):
         assert values.tolist() == process.occupancies(t)[:, i].tolist()
@@ -77,8 +67,8 @@ def test_curves_of_levels_are_those_of_the_process():
 
 def by_enumeration(process, t):
     """Probability of each band, and mean loss weight given it, for a uniformly drawn word: pair by pair."""
-    time, V = torch.tensor([t], dtype=torch.float64), process.vocab_size
-    chance, total = torch.zeros(2, 3, dtype=torch.float64)
+    time, V = torch.tensor([t], dtype=F64), process.vocab_size
+    chance, total = torch.zeros(2, 3, dtype=F64)
     for x in range(V):
         probs = process.marginal(torch.tensor([[x]]), time)[0, 0]
         for z in range(process.num_states):
@@ -93,7 +83,7 @@ def by_enumeration(process, t):
 @pytest.mark.parametrize("name", WITHOUT_LEVELS)
 def test_curves_without_levels_are_means_over_words_and_states(name):
     process = WITHOUT_LEVELS[name]
-    t = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    t = torch.tensor([0.1, 0.5, 0.9], dtype=F64)
     shares, weights = plot.occupancy_series(process, t), plot.weight_series(process, t)
     beyond = process.num_states - process.vocab_size
     names = [*NAMES[:2], "mask" if beyond == 1 else "no token"][: 2 + (beyond > 0)]
@@ -116,7 +106,7 @@ def test_a_weight_that_is_always_zero_is_not_drawn():
 
 
 def test_large_vocabularies_are_averaged_over_a_sample():
-    t = torch.tensor([0.3], dtype=torch.float64)
+    t = torch.tensor([0.3], dtype=F64)
     process = GIDD(50257, 0.2)
     own, other, mask = (float(curve.values) for curve in plot.occupancy_series(process, t))
     probs = process.marginal(torch.tensor([[7]]), t)[0, 0]
@@ -133,7 +123,7 @@ def test_the_curve_of_a_schedule_is_alpha():
 @pytest.mark.parametrize("backwards", [True, False])
 def test_a_trajectory_shows_levels_at_their_times(backwards):
     process = Hierarchical(TREE, Linear())
-    times = torch.tensor([1.0, 0.6, 0.2, 0.0], dtype=torch.float64)
+    times = torch.tensor([1.0, 0.6, 0.2, 0.0], dtype=F64)
     states = torch.tensor([[12, 12], [10, 12], [8, 7], [5, 2]])
     if not backwards:
         times, states = times.flip(0), states.flip(0)
@@ -287,7 +277,7 @@ def test_the_figures_of_the_documentation(script, tmp_path):
 
 
 def test_a_cluster_that_is_no_most_likely_parent_has_a_line():
-    soft = dd.hierarchies.Soft(torch.tensor([[0.6, 0.4], [0.7, 0.3], [0.8, 0.2]], dtype=torch.float64))
+    soft = dd.hierarchies.Soft(torch.tensor([[0.6, 0.4], [0.7, 0.3], [0.8, 0.2]], dtype=F64))
     assert {"c0", "c1"} <= {text.split(" ")[0] for text in placed(plot.hierarchy(soft)).values()}
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fixtures import seeded
 
 import ddlib as dd
 from ddlib.utils.validation import UsageWarning
@@ -13,8 +14,8 @@ ORDERS = {
     "one of 512 ranks": lambda step: 7 + 512 * torch.arange(64) + 512 * 64 * step,
     "a rank's own part": lambda step: torch.arange(64) + 64 * (5 + 8 * step),
     "accumulated parts of a rank": lambda step: (torch.arange(16) + 512 * 16 * torch.arange(4)[:, None]).flatten(),
-    "any partition of a batch": lambda step: torch.randperm(64, generator=torch.Generator().manual_seed(step))[:16],
-    "a shuffled batch": lambda step: torch.randperm(64, generator=torch.Generator().manual_seed(step)),
+    "any partition of a batch": lambda step: torch.randperm(64, generator=seeded(step))[:16],
+    "a shuffled batch": lambda step: torch.randperm(64, generator=seeded(step)),
     "rows of one length": lambda step: torch.tensor([3, 17, 29, 30]) + 64 * step,
     "one row": lambda step: torch.tensor([10**9 + 17 * step]),
     "two rows": lambda step: torch.tensor([3, 10**6 + step]),
@@ -35,7 +36,7 @@ def test_no_position_in_an_order_is_warned_of(index, method):
 
 def numbers(size, count, step=0, again=False):
     """Numbers of examples that were drawn from a data set."""
-    generator = torch.Generator().manual_seed(step)
+    generator = seeded(step)
     if again:
         return torch.randint(size, (count,), generator=generator)
     return torch.randperm(size, generator=generator)[:count]

@@ -6,7 +6,7 @@ import sys
 from importlib.metadata import entry_points
 
 import pytest
-from refusals import refuses
+from refusals import refused_with, refuses
 
 from ddlib import registry
 from ddlib.__main__ import table
@@ -113,12 +113,12 @@ def test_the_error_of_a_broken_plug_in_names_it_and_other_plug_ins_work(case, in
 def test_a_name_of_two_packages_is_refused_and_both_are_named(install, monkeypatch):
     install("first", {"mine": "first_module:Mine", "linear": "first_module:Mine"}, {"first_module": RIGHT})
     install("second", {"mine": "second_module:Mine", "other": "second_module:Mine"}, {"second_module": RIGHT})
-    with pytest.raises(
-        ImportError, match=r"registered by second \(second_module:Mine\) and first \(first_module:Mine\)"
-    ):
+    refused_with()(r"""
         registry.get("schedules", "mine")
-    with pytest.raises(ImportError, match=r"'linear' is registered by .*ddlib \(ddlib.schedules:Linear\)"):
+            | ImportError | registered by second \(second_module:Mine\) and first \(first_module:Mine\)
         registry.get("schedules", "linear")
+            | ImportError | 'linear' is registered by .*ddlib \(ddlib.schedules:Linear\)
+    """)
     assert registry.get("schedules", "other").__name__ == "Mine"
     assert "registered by" in table()
     monkeypatch.setenv("DDLIB_PLUGINS", "0")

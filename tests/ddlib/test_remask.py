@@ -3,7 +3,7 @@
 import pytest
 import torch
 from cases import examples, slow_but
-from fixtures import F64, LEVELS, Halves, at, trajectory
+from fixtures import F64, LEVELS, Halves, at, seeded, trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -14,6 +14,7 @@ from ddlib.testing import strategies
 from ddlib.testing.oracle import exact_cavity
 
 pytestmark = pytest.mark.usefixtures("checked_in_full")
+SHARES = st.floats(0.0, 1.0)
 
 
 @pytest.mark.parametrize("schedule", [dd.schedules.Linear(), dd.schedules.Cosine()])
@@ -38,12 +39,7 @@ def test_for_masks_it_is_remdm(schedule, rule):
 
 
 @settings(max_examples=examples(60))
-@given(
-    strategies.processes(),
-    st.floats(0.0, 1.0),
-    st.floats(0.0, 1.0),
-    st.lists(st.floats(0.0, 1.0), min_size=6, max_size=6),
-)
+@given(strategies.processes(), SHARES, SHARES, st.lists(SHARES, min_size=6, max_size=6))
 def test_levels_keep_their_distribution_for_every_share_of_remasking(process, one, other, shares):
     s, t = sorted((one, other))
     if not isinstance(process, dd.processes.LevelProcess):
@@ -75,7 +71,7 @@ def test_without_effect_it_is_ancestral_for_uniform_noise_too():
     process = dd.processes.Uniform(6, dd.schedules.Linear())
     denoiser = exact_cavity(process, torch.tensor([0.1, 0.2, 0.3, 0.2, 0.1, 0.1], dtype=F64))
     plain, *drawn = (
-        dd.sample(process, denoiser, (50, 1), sampler, 9, generator=torch.Generator().manual_seed(0))
+        dd.sample(process, denoiser, (50, 1), sampler, 9, generator=seeded())
         for sampler in (Ancestral(), Psi(1.0), Overshoot(0.0), Psi(0.9), Overshoot(0.5))
     )
     assert [torch.equal(words, plain) for words in drawn] == [True, True, False, False]

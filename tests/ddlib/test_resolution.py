@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
+from fixtures import F64, seeded
 from refusals import refuses
 
 import ddlib as dd
 from ddlib.processes import Hierarchical, RateMatrix
 from ddlib.schedules import Linear, Polynomial, Symbolic
 
-F64 = torch.float64
 STEEP = Symbolic("(1 - t)**1000")
 SLOW = dd.hierarchies.Tree([[0, 0, 1, 1]], speed=[1e-3, 1.0])
 SLOW_CHAIN = 1e-3 * torch.tensor([[-1.0, 1.0], [1.0, -1.0]], dtype=F64)
@@ -47,7 +47,7 @@ def test_the_same_schedule_with_a_closed_hazard_is_exact_for_slow_edges():
 def test_jump_times_drawn_up_front_go_beyond_the_end_of_float64():
     """Entries of the first cluster are uniform on [0, 1]: 0.1.0 put all after t = 0.525 at 1 exactly."""
     process = Hierarchical(SLOW, Polynomial(1000.0))
-    entries, _ = process.sample_jump_times((20_000, 1), torch.Generator().manual_seed(0), torch.device("cpu"))
+    entries, _ = process.sample_jump_times((20_000, 1), seeded(), torch.device("cpu"))
     first = entries[:, 0, 0].sort().values
     apart = (first - torch.arange(20_000) / 20_000).abs().max()
     assert float(apart) < 1.95 / math.sqrt(20_000)  # Kolmogorov-Smirnov, false alarm 1e-3

@@ -6,22 +6,17 @@ import pytest
 import torch
 from cases import slow_but
 from example_processes import Plain
+from fixtures import ABOVE, PARENTS, SAMPLERS, V, every_sampler, seeded
+from fixtures import LEVELS as SHARED
 
 import ddlib as dd
 from ddlib.hierarchies import Soft, Tree
-from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform
+from ddlib.processes import GIDD, Hierarchical, RateMatrix, Uniform
 from ddlib.samplers import Ancestral, FirstHitting, Sampler
-from ddlib.schedules import Cosine, Geometric, Linear
+from ddlib.schedules import Geometric, Linear
 
-PARENTS, ABOVE, V = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0], 6
-LEVELS = {
-    "masked": Masked(V, Cosine()),
-    "hdlm": dd.presets.hdlm(PARENTS, gamma=2.0),
-    "hdlm-xi": dd.presets.hdlm(PARENTS, xi=0.5),
-    "levels": dd.presets.hdlm_levels([PARENTS, ABOVE]),
-    "levels-xi": dd.presets.hdlm_levels([PARENTS, ABOVE], xi=[0.5, 0.6]),
-    "levels-geometric": Hierarchical(Tree([PARENTS, ABOVE], xi=0.7), Geometric(0.2, 30.0)),
-}
+LEVELS = {name: SHARED[name] for name in ("masked", "hdlm", "hdlm-xi", "levels", "levels-xi")}
+LEVELS["levels-geometric"] = Hierarchical(Tree([PARENTS, ABOVE], xi=0.7), Geometric(0.2, 30.0))
 OTHERS = {
     "gidd": GIDD(V, p_uniform=0.3),
     "uniform": Uniform(V, Linear()),
@@ -29,21 +24,13 @@ OTHERS = {
     "plain": Plain(GIDD(V, p_uniform=0.3)),  # at t = 1 exactly no word is left
     "rates": RateMatrix(torch.ones(V + 1, V + 1) - (V + 1) * torch.eye(V + 1), Linear(), V),
 }
-SAMPLERS = {
-    "ancestral": Ancestral(),
-    "ancestral-force": Ancestral(True),
-    "first": FirstHitting(),
-    "first-force": FirstHitting(True),
-}
+ALL = LEVELS | OTHERS
 PAIRS = [(p, s) for p in LEVELS for s in ("ancestral", "first")] + [(p, "ancestral") for p in OTHERS]
 PAIRS += [("levels-xi", "ancestral-force"), ("levels-xi", "first-force")]
 LATER = {"hdlm", "levels", "uniform-geometric", "rates"}  # the others are much like them
 every_pair = pytest.mark.parametrize(
     ("process", "sampler"),
-    [
-        pytest.param({**LEVELS, **OTHERS}[p], SAMPLERS[s], id=f"{p}-{s}", marks=pytest.mark.slow if p in LATER else ())
-        for p, s in PAIRS
-    ],
+    [pytest.param(ALL[p], SAMPLERS[s], id=f"{p}-{s}", marks=pytest.mark.slow if p in LATER else ()) for p, s in PAIRS],
 )
 unchecked = pytest.mark.usefixtures("as_users_call")  # shape checks are on in the first tests; here they cost minutes
 every_level_process = pytest.mark.parametrize(
@@ -56,7 +43,7 @@ class Network:
     """A cheap random function of a token, its neighbour and the time, row by row; counts its calls."""
 
     def __init__(self, process, dtype=torch.float32, scale=1.0):
-        generator = torch.Generator().manual_seed(7)
+        generator = seeded(7)
         self.table = (scale * torch.randn(2, process.num_states, V, generator=generator)).to(dtype)
         self.calls = 0
 
@@ -69,7 +56,7 @@ class Network:
 
 def generate(process, sampler=None, shape=(3, 5), seed=0, network=None, **options):
     network = Network(process) if network is None else network
-    source = torch.Generator().manual_seed(seed) if isinstance(seed, int) else seed
+    source = seeded(seed) if isinstance(seed, int) else seed
     usual = {} if "times" in options else {"steps": 12}
     return dd.sample(process, network, shape, sampler, **(usual | options), generator=source)
 
@@ -190,7 +177,7 @@ def test_ancestral_runs_the_network_only_on_steps_with_a_jump(process, force):
 
 
 @unchecked
-@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS.keys())
+@every_sampler
 @pytest.mark.parametrize("name", ["hdlm", "hdlm-xi", "levels", "levels-xi", "levels-geometric"])
 @pytest.mark.parametrize("steps", [2, 20])
 def test_tokens_stay_inside_their_clusters_when_forced_or_when_xi_is_one(name, sampler, steps):
@@ -252,20 +239,16 @@ def test_top_p_draws_from_the_nucleus_and_from_all_of_it():
     assert counts.nonzero()[:, 0].tolist() == [0, 2] and counts[2] / counts[0] == pytest.approx(4 / 3, rel=0.25)
 
 
-@pytest.mark.parametrize("name", slow_but([*LEVELS, *OTHERS], *({*LEVELS, *OTHERS} - {*LATER})))
+@pytest.mark.parametrize("name", slow_but(ALL, *(ALL.keys() - LATER)))
 def test_a_posterior_network_samples_as_the_cavity_network_it_belongs_to(name):
-    process = {**LEVELS, **OTHERS}[name]
-    cavity = Network(process)
+    process, cavity = ALL[name], Network(ALL[name])
 
     def posterior(z, t):
         inside = t.double().clamp(1e-6, 1)  # after t = 0 the network has no influence
         return dd.posterior_logits(process, cavity(z, t).double(), z, inside).clamp_min(-1e9)
 
-    a, b = (
-        generate(process, shape=(4, 6)),
-        generate(process, None, (4, 6), network=posterior, parameterization="posterior"),
-    )
-    assert torch.equal(a, b)
+    drawn = generate(process, None, (4, 6), network=posterior, parameterization="posterior")
+    assert torch.equal(drawn, generate(process, shape=(4, 6)))
 
 
 @unchecked
@@ -279,9 +262,8 @@ def test_half_precision_logits_are_raised_not_drawn_from(process, sampler):
 @unchecked
 @pytest.mark.parametrize("process", OTHERS.values(), ids=OTHERS.keys())
 def test_first_hitting_names_the_process_that_it_cannot_sample(process):
-    with pytest.raises(
-        TypeError, match=rf"FirstHitting needs a process with levels, {type(process).__name__}.*use Ancestral"
-    ):
+    name = type(process).__name__
+    with pytest.raises(TypeError, match=rf"FirstHitting needs a process with levels, {name}.*use Ancestral"):
         generate(process, FirstHitting())
 
 
@@ -300,9 +282,9 @@ class Idle(Sampler):
         return state._replace(t=run.times[k + 1].expand(len(state.z)))
 
 
-@pytest.mark.parametrize("name", [*LEVELS, *OTHERS])
+@pytest.mark.parametrize("name", ALL)
 def test_a_custom_sampler_is_a_few_lines(name):
-    process, prompt = {**LEVELS, **OTHERS}[name], torch.tensor([5, 5])
+    process, prompt = ALL[name], torch.tensor([5, 5])
     states, words = trajectory(process, Replace(), prompt=prompt)
     assert bool((words < V).all()) and bool((words[:, :2] == 5).all()) and bool((states[..., :2] == 5).all())
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from cases import slow_but
-from fixtures import FOUR_TOKENS, PAIR_OF_FOUR
+from fixtures import FOUR_TOKENS, PAIR_OF_FOUR, seeded
 from refusals import refuses
 
 import ddlib as dd
@@ -74,11 +74,8 @@ NAMES = torch.arange(V)[:, None]
 
 
 def drawn(process, network, sampler=None, rows=slice(None), **options):
-    names = NAMES[rows]
-    seeds = list(range(7, 7 + V))[rows]
-    return dd.sample(
-        process, network, (len(names), LENGTH), sampler, 6, names, **dict(seeds=seeds, memory=True) | options
-    )
+    names, options = NAMES[rows], {"seeds": list(range(7, 7 + V))[rows], "memory": True} | options
+    return dd.sample(process, network, (len(names), LENGTH), sampler, 6, names, **options)
 
 
 def pairs(sampler, process):
@@ -159,10 +156,7 @@ def test_the_distribution_is_that_of_the_calls_one_after_the_other():
             number = torch.zeros(*z.shape, 1) if memory is None else memory[..., -1:] + 1
             return torch.cat([table[number[..., 0].long()], number, number], -1)
 
-    x = dd.sample(
-        PROCESSES["masked"], Numbered(), (20_000, 2), LeftToRight(), 2, generator=torch.Generator().manual_seed(0),
-        memory=True,
-    )  # fmt: skip
+    x = dd.sample(PROCESSES["masked"], Numbered(), (20_000, 2), LeftToRight(), 2, generator=seeded(), memory=True)
     counts = torch.bincount(4 * x[:, 0] + x[:, 1], minlength=16)
     expected = 20_000 * (table[0].softmax(0)[:, None] * table[1].softmax(0)).flatten()
     assert float(((counts - expected) ** 2 / expected).sum()) < 40  # 15 degrees of freedom

@@ -9,6 +9,7 @@ import pytest
 import torch
 from cases import slow_but
 from example_processes import PROCESSES, TREE
+from fixtures import F64
 
 import ddlib as dd
 from ddlib.__main__ import load, main
@@ -19,14 +20,13 @@ from ddlib.schedules import Cosine, Linear
 
 def row(text, name):
     """The numbers of the table row that begins with ``name``."""
-    return [
-        float(v) for v in next(ln for ln in text.splitlines() if ln.startswith(f"  {name}  "))[len(name) + 2 :].split()
-    ]
+    found = next(line for line in text.splitlines() if line.startswith(f"  {name}  "))
+    return [float(number) for number in found[len(name) + 2 :].split()]
 
 
 def test_tables_hold_the_numbers_of_the_process():
     process = Hierarchical(TREE, Cosine())
-    text, t = show.describe(process), torch.tensor(show.TIMES, dtype=torch.float64)
+    text, t = show.describe(process), torch.tensor(show.TIMES, dtype=F64)
     assert row(text, "t") == list(show.TIMES)
     for level, name in enumerate(("token", "cluster 1", "cluster 2", "mask")):
         assert row(text, name) == pytest.approx(process.occupancies(t)[:, level].tolist(), rel=1e-3)
@@ -41,7 +41,7 @@ def test_tables_hold_the_numbers_of_the_process():
 def test_a_process_without_levels():
     text = show.describe(GIDD(5, 0.2))
     assert "6 states: tokens 0..4, the mask 5; 1 level above" in text
-    t = torch.tensor(show.TIMES, dtype=torch.float64)
+    t = torch.tensor(show.TIMES, dtype=F64)
     probs = GIDD(5, 0.2).marginal(torch.zeros(len(t), 1, dtype=torch.int64), t)[:, 0]
     assert row(text, "mask") == pytest.approx(probs[:, 5].tolist(), rel=1e-3)
     assert row(text, "another token") == pytest.approx(probs[:, 1:5].sum(1).tolist(), rel=1e-3)
@@ -56,7 +56,7 @@ def test_every_kind_of_process_is_described_and_ends_in_words(name):
 
 
 def test_a_schedule_and_a_hierarchy():
-    text, t = show.describe(Cosine()), torch.tensor(show.TIMES, dtype=torch.float64)
+    text, t = show.describe(Cosine()), torch.tensor(show.TIMES, dtype=F64)
     assert row(text, "alpha") == pytest.approx(Cosine().alpha(t).tolist(), rel=1e-3)
     assert row(text, "-d alpha/dt") == pytest.approx((-Cosine().alpha_prime(t)).tolist(), rel=1e-3)
     assert row(text, "rate") == pytest.approx(Cosine().rate(t).tolist(), rel=1e-3)
@@ -70,7 +70,7 @@ def test_the_example_follows_the_process(process):
     n = 4000
     times, states = show.example(process, n, steps=4)
     assert times.tolist() == [1, 0.75, 0.5, 0.25, 0]
-    p = torch.full((5, 1, process.vocab_size), 1 / process.vocab_size, dtype=torch.float64)
+    p = torch.full((5, 1, process.vocab_size), 1 / process.vocab_size, dtype=F64)
     probs = process.predictive(p, times)[:, 0]
     seen = torch.stack([torch.bincount(z, minlength=process.num_states) / n for z in states])
     assert bool(((seen - probs).abs() <= 5 * (probs * (1 - probs) / n).sqrt() + 1e-9).all())

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fixtures import LEVELS, PARENTS, D, Halves, V, every_pair, every_sampler, generate, plain, trajectory
+from fixtures import LEVELS, PARENTS, D, Halves, V, every_pair, every_sampler, generate, plain, seeded, trajectory
 from test_memory import LiveBytes
 
 import ddlib as dd
@@ -148,7 +148,7 @@ def test_nothing_of_all_positions_and_words_is_built(name, sampler):
         "hdlm-xi": dd.presets.hdlm(parents, xi=0.8),
     }[name]
     halves = Halves(process)
-    halves.weight, halves.bias = torch.randn(size, D, generator=torch.Generator().manual_seed(0)), None
+    halves.weight, halves.bias = torch.randn(size, D, generator=seeded()), None
     with LiveBytes() as recorder:
         words = generate(process, halves, sampler, shape, steps=steps, parameterization="posterior")
     assert bool((words < size).all()) and size < recorder.largest < words.numel() * size / 3

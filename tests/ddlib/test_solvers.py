@@ -1,14 +1,13 @@
 """Solvers by rates and of second order: formulas, convergence of the error, network calls."""
 
-import itertools
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 import torch
 from cases import examples, slow_but
 from example_processes import Plain
-from fixtures import F64, LEVELS, Halves, V, at, generate, plain, row_by_row, trajectory
+from fixtures import F64, LEVELS, Halves, V, at, generate, plain, row_by_row, seeded, trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -40,11 +39,11 @@ every_solver = pytest.mark.parametrize("sampler", SOLVERS.values(), ids=SOLVERS.
 def pairs(names, *fast):
     """Names of processes with names of solvers; fast are two solvers on ``fast``."""
     quick = [(name, kind) for name in fast for kind in ("euler", "trapezoid")]
-    return pytest.mark.parametrize(("name", "kind"), slow_but(itertools.product(names, SOLVERS), *quick))
+    return pytest.mark.parametrize(("name", "kind"), slow_but(product(names, SOLVERS), *quick))
 
 
 def some_network(process):
-    table = torch.randn(process.num_states, process.vocab_size, generator=torch.Generator().manual_seed(3))
+    table = torch.randn(process.num_states, process.vocab_size, generator=seeded(3))
     return lambda z, t: table[z] + table[z.roll(1, -1)] * (1 + t[:, None, None])
 
 
@@ -80,7 +79,7 @@ def test_rates_and_destinations_with_structure_are_those_without(data, process, 
     assert ((got - dense).abs() <= 1e-12 * (1 + dense)).all()
     each, moves = 1500, rates.sum(-1) > 0
     many = [value.expand(each, *value.shape[1:]) for value in (logits, z, at(time), moves)]
-    drawn = process.sample_exit(*many, torch.Generator().manual_seed(0))
+    drawn = process.sample_exit(*many, seeded())
     p = (rates / torch.where(moves, dense, 1.0)[..., None])[0][moves[0]]
     assert torch.equal(drawn[:, ~moves[0]], many[1][:, ~moves[0]])
     found = frequencies("destinations", (), tally(drawn[:, moves[0]], process.num_states), p, each)
@@ -174,7 +173,7 @@ def test_the_second_look_is_taken_only_where_the_second_stage_moves():
     calls = []
     dd.sample(
         process, lambda z, t: (calls.append((len(z), float(t[0]))), halves(z, t))[1], (6, 4), ThetaTrapezoidal(0.25),
-        times=torch.tensor([1.0, 0.6, 0.2, 0.0]), generator=torch.Generator().manual_seed(0),
+        times=torch.tensor([1.0, 0.6, 0.2, 0.0]), generator=seeded(),
     )  # fmt: skip
     times = [1.0, 0.9, 0.6, 0.5, 0.2, 0.15]
     assert [t for _, t in calls] == pytest.approx(times, abs=1e-6)  # at t and at u = t - theta (t - s)
@@ -200,7 +199,7 @@ def test_a_posterior_network_samples_as_the_cavity_network_it_belongs_to(process
 @every_solver
 def test_logits_of_children_serve_as_well(sampler):
     process = LEVELS["levels"]
-    table = torch.randn(process.num_states, process.num_states - 1, generator=torch.Generator().manual_seed(1))
+    table = torch.randn(process.num_states, process.num_states - 1, generator=seeded(1))
     words = generate(process, lambda z, t: table[z], sampler, (30, 4), parameterization="children")
     states = trajectory(process, lambda z, t: table[z], sampler, shape=(30, 4), parameterization="children")
     assert bool((words < V).all())

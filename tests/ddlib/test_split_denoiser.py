@@ -5,8 +5,9 @@ import itertools
 import pytest
 import torch
 from cases import slow_but
-from fixtures import FOUR_TOKENS, LEVELS, PARENTS, D, Halves, V, context, every_pair, generate, plain
+from fixtures import F64, FOUR_TOKENS, LEVELS, PARENTS, D, Halves, V, context, every_pair, generate, plain, seeded
 from fixtures import PAIR_OF_FOUR as PAIR
+from refusals import refuses
 
 import ddlib as dd
 from ddlib.hierarchies import Soft, Tree
@@ -29,7 +30,7 @@ class ExactHalves:
         self.features = exact_cavity(process, PAIR)
 
     def output_weights(self):
-        return torch.eye(4, dtype=torch.float64), None
+        return torch.eye(4, dtype=F64), None
 
     def __call__(self, z, t):
         raise AssertionError("the whole is not needed")
@@ -58,9 +59,9 @@ def test_a_network_that_computes_in_two_parts_is_found_by_its_attributes():
 @pytest.mark.parametrize("name", LEVELS)
 def test_each_jump_is_shown_the_columns_that_it_needs(name, force):
     """The words under the state, where the logits of all others do not matter."""
-    process, generator = LEVELS[name], torch.Generator().manual_seed(1)
-    now, then = torch.tensor([0.8], dtype=torch.float64), torch.tensor([0.4], dtype=torch.float64)
-    logits = torch.randn(1, 1, V, generator=generator, dtype=torch.float64)
+    process, generator = LEVELS[name], seeded(1)
+    now, then = torch.tensor([0.8], dtype=F64), torch.tensor([0.4], dtype=F64)
+    logits = torch.randn(1, 1, V, generator=generator, dtype=F64)
     for state in range(V, process.num_states):
         z = torch.tensor([[state]])
         for target in range(int(process.level_of(z))):
@@ -73,9 +74,7 @@ def test_each_jump_is_shown_the_columns_that_it_needs(name, force):
             hidden = torch.full_like(logits, -torch.inf)
             hidden[..., words] = logits[..., words]
             drawn = [
-                process.sample_given_level(
-                    v, z, now, then, torch.tensor([[target]]), torch.Generator().manual_seed(seed), force=force
-                )
+                process.sample_given_level(v, z, now, then, torch.tensor([[target]]), seeded(seed), force=force)
                 for v in (logits, hidden)
                 for seed in range(20)
             ]
@@ -134,11 +133,9 @@ def test_halves_follow_the_joint_distribution_and_that_of_the_plain_sampler(name
     """One sample against the distribution, two against each other; both by five standard deviations of chi-square."""
     process, n = FOUR_TOKENS[name], 2500
     steps = 2 * process.hierarchy.depth if isinstance(sampler, FirstHitting) else 80
-    seeds = (torch.Generator().manual_seed(seed) for seed in (1, 2))
-    denoisers = (ExactHalves(process), exact_cavity(process, PAIR))
     split, whole = (
-        pairs(dd.sample(process, denoiser, (n, 2), sampler, steps, generator=source))
-        for denoiser, source in zip(denoisers, seeds, strict=True)
+        pairs(dd.sample(process, denoiser, (n, 2), sampler, steps, generator=seeded(seed)))
+        for seed, denoiser in enumerate((ExactHalves(process), exact_cavity(process, PAIR)), start=1)
     )
     assert chi_square(split, n * PAIR.flatten(), 15) < 5
     assert chi_square(split, (split + whole) / 2, 15) < 5 and not torch.equal(split, whole)
@@ -148,8 +145,7 @@ def test_halves_follow_the_joint_distribution_and_that_of_the_plain_sampler(name
 def test_the_two_sample_test_detects_a_wrong_distribution():
     process, n = FOUR_TOKENS["masked"], 4000
     few, many = (
-        pairs(dd.sample(process, ExactHalves(process), (n, 2), steps=k, generator=torch.Generator().manual_seed(k)))
-        for k in (1, 120)
+        pairs(dd.sample(process, ExactHalves(process), (n, 2), steps=k, generator=seeded(k))) for k in (1, 120)
     )
     assert chi_square(few, (few + many) / 2, 15) > 20
 
@@ -219,20 +215,19 @@ def test_halves_in_other_precisions_are_raised_not_drawn_from(dtype):
             assert bool((generate(process, halves, steps=2) < V).all())
 
 
-@pytest.mark.parametrize(
-    ("weight", "bias", "features", "message"),
-    [
-        ((V + 1, D), None, D, rf"denoiser's weight has shape \({V + 1}, {D}\), must be \(V, D\)"),
-        ((V, D), V + 1, D, rf"denoiser's bias has shape \({V + 1},\), must be \(V,\)"),
-        ((V, D), V, D + 1, rf"features has shape \(4, 5, {D + 1}\), must be \(B, L, D\)"),
-    ],
-)
-def test_halves_that_do_not_fit_are_refused(weight, bias, features, message):
+def drawn_by(weight=(V, D), bias=V, features=D):
+    """Tokens of halves whose weight, bias and features have these sizes."""
     halves = Halves(LEVELS["masked"])
     halves.weight, halves.bias = torch.zeros(weight), None if bias is None else torch.zeros(bias)
     halves.features = lambda z, t: torch.zeros(*z.shape, features)
-    with pytest.raises(ValueError, match=message):
-        generate(LEVELS["masked"], halves, steps=1)
+    return generate(LEVELS["masked"], halves, steps=1)
+
+
+test_halves_that_do_not_fit_are_refused = refuses(r"""
+    drawn_by((7, 5), None) | ValueError | denoiser's weight has shape \(7, 5\), must be \(V, D\)
+    drawn_by(bias=7) | ValueError | denoiser's bias has shape \(7,\), must be \(V,\)
+    drawn_by(features=6) | ValueError | features has shape \(4, 5, 6\), must be \(B, L, D\)
+""")
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
@@ -249,9 +244,9 @@ def test_a_broken_half_is_refused(bad):
 @pytest.mark.parametrize("force", [False, True])
 def test_scores_are_those_of_the_distributions_that_are_drawn_from(hierarchy, force):
     process, z = Hierarchical(hierarchy, Cosine()), torch.tensor([[4, 5, 6]])
-    logits = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64).log()
+    logits = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=F64).log()
     run = context(process, lambda z, t: logits.expand(*z.shape, 4), z.shape)
-    (part,) = run.network.at(z, torch.tensor([0.5], dtype=torch.float64), torch.ones_like(z, dtype=torch.bool))
+    (part,) = run.network.at(z, torch.tensor([0.5], dtype=F64), torch.ones_like(z, dtype=torch.bool))
     for rows, _, members, log_probs in child_log_probs(run, part, torch.zeros_like(part.z), force):
         level = int(process.level_of(part.z[rows[:1]]))
         drawn = process.descendant_logits(logits.expand(len(rows), 4), part.z[rows], level, 0, force).softmax(-1)

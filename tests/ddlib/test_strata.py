@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 from cases import slow_but
+from fixtures import F64, seeded
 
 import ddlib as dd
 from ddlib.objective.metrics import _blocks
 
-F64 = torch.float64
 pytestmark = pytest.mark.usefixtures("as_users_call")
 
 
@@ -38,7 +38,7 @@ def coverage(measures, truth, width=1.96):
 @pytest.mark.statistical
 @pytest.mark.parametrize(("texts", "draws"), [(64, 1), (48, 4)])
 def test_intervals_have_their_nominal_coverage(texts, draws):
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     drawn = [corpus(texts, draws, generator) for _ in range(400)]
     knowing = [dd.Measure.ratio(nats, size, "", times) for nats, size, times in drawn]
     blind = [dd.Measure.ratio(nats, size, "") for nats, size, _ in drawn]
@@ -54,7 +54,7 @@ def test_intervals_have_their_nominal_coverage(texts, draws):
 @pytest.mark.parametrize(("text", "noise"), [(2.0, 0.2), (0.0, 2.0)])
 def test_variance_between_texts_and_within_their_draws_is_separated(text, noise):
     """With eight draws the noise is divided by eight, the variance between sequences is not."""
-    generator = torch.Generator().manual_seed(1)
+    generator = seeded(1)
     measures = []
     for _ in range(60):
         nats, size, times = corpus(64, 8, generator, text, noise)
@@ -78,7 +78,7 @@ BOUND = -float((PROBS * GUESS).sum())
 def repeated(process, density, texts, repeats, length=16):
     found = []
     for number in range(repeats):
-        generator = torch.Generator().manual_seed(number)
+        generator = seeded(number)
         x = torch.multinomial(PROBS, texts * length, replacement=True, generator=generator).view(texts, length)
         key = dd.KeyedGenerator(number, 0, torch.arange(texts))
         found.append(dd.bound(process, lambda z, t: GUESS.expand(*z.shape, -1), x, key, density=density))
@@ -87,7 +87,7 @@ def repeated(process, density, texts, repeats, length=16):
 
 def drawn(process, number, texts, length):
     """A bound as evaluation draws it, of the best network: balanced levels, so that times make half of its noise."""
-    generator = torch.Generator().manual_seed(number)
+    generator = seeded(number)
     x = torch.multinomial(PROBS, texts * length, replacement=True, generator=generator).view(texts, length)
     key, density = dd.KeyedGenerator(number, 0, torch.arange(texts)), process.time_density(length, chance=0.2)
     return dd.bound(process, lambda z, t: PROBS.log().expand(*z.shape, 8), x, key, density=density, levels="balanced")
@@ -172,10 +172,7 @@ def test_neighbours_are_sought_within_blocks_of_rows_too():
     near, wide = ((1 + 0 + 4 + 9 + 9 + 9) / 2 / 6, (1 + 4 + 9 + 9 + 64 + 64) / 2 / 6)
     measure = dd.Measure.ratio(nats, torch.ones(6, dtype=F64), "nats", times)
     assert measure.standard_error == pytest.approx(math.sqrt((near + (wide - near) / 7) / 6))
-    blocks = [
-        _blocks(torch.zeros(n, dtype=torch.int64)).unique_consecutive(return_counts=True)[1]
-        for n in (1, 2, 3, 100, 101)
-    ]
+    blocks = [_blocks(torch.zeros(n).long()).unique_consecutive(return_counts=True)[1] for n in (1, 2, 3, 100, 101)]
     assert [block.tolist() for block in blocks] == [[1], [2], [3], [64, 32, 4], [64, 32, 5]]  # none is left alone
     several = torch.tensor([5, 2, 5, 2, 5, 9])
     assert len(_blocks(several).unique()) == 3 and len(torch.stack([_blocks(several), several]).unique(dim=1)[0]) == 3

@@ -7,6 +7,7 @@ import pytest
 import torch
 from cases import examples, slow_but
 from example_processes import PROCESSES
+from fixtures import F64, seeded
 from fused_loss_inputs import NESTED, batch, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,6 @@ from ddlib.times import Bell, Beta, Tabulated, TimeDensity, Uniform
 from ddlib.times.draws import placed, rounded
 from ddlib.verification.claims.objective.times import integral, mean_bound
 
-F64 = torch.float64
 RECORDED = [0.24539663033344508, 0.5803002149010806, 0.49510751347988174, 0.822119772897642]
 COST = 2.0
 """By how much the variance grows where a level pays half or twice what was guessed; uniform times have 12."""
@@ -65,7 +65,7 @@ def test_drawn_densities_are_verified(density):
 @given(strategies.processes(max_depth=4, max_words=4), strategies.time_densities(), st.integers(0, 99))
 def test_the_weighted_bound_has_the_expectation_of_uniform_times(process, density, seed):
     """Over drawn hierarchies and schedules, in the middle of time, where every density has digits."""
-    scores = torch.randn(process.vocab_size, dtype=F64, generator=torch.Generator().manual_seed(seed)).log_softmax(0)
+    scores = torch.randn(process.vocab_size, dtype=F64, generator=seeded(seed)).log_softmax(0)
     ends = torch.tensor([0.05, 0.95], dtype=F64)
     u = density.cumulative(ends)
 
@@ -107,7 +107,7 @@ def test_draws_are_one_in_each_slice_of_equal_probability_over_ranks_and_batches
     assert shares.sort().values.tolist() == list(range(32))
     pair = dd.sample_times(8, "antithetic", keyed(0, 8), density=density, dtype=F64)
     torch.testing.assert_close(density.cumulative(pair[0::2]), 1 - density.cumulative(pair[1::2]), atol=1e-9, rtol=0)
-    cut = dd.sample_times(200, generator=torch.Generator().manual_seed(0), density=density, interval=(0.3, 0.6))
+    cut = dd.sample_times(200, generator=seeded(), density=density, interval=(0.3, 0.6))
     assert bool(((cut >= 0.3) & (cut <= 0.6)).all())
 
 
@@ -191,11 +191,11 @@ def test_a_process_without_closed_form_reads_its_density_off_all_of_its_states(m
         process.time_density(8)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, F64])
 @pytest.mark.parametrize("method", METHODS)
 def test_no_time_is_rounded_up_to_one(method, dtype):
     late = Tabulated([0.0, 1 - 2**-40, 1.0], [1e-3, 1.0])
-    t = dd.sample_times(64, method, torch.Generator().manual_seed(0), density=late, dtype=dtype)
+    t = dd.sample_times(64, method, seeded(), density=late, dtype=dtype)
     assert t.dtype == dtype and bool((t < 1).all()) and float(t.max()) >= 1 - max(torch.finfo(dtype).eps, 2**-40)
     assert bool((rounded(placed(torch.linspace(0, 1 - 2**-53, 64, dtype=F64), late).t) < 1).all())
 
@@ -204,7 +204,7 @@ def test_the_bound_of_words_that_leave_late_is_their_entropy():
     """Its weight grows without end at t = 1, where a time in float32 must not be put: it was 3.3 for log 4."""
     process, x = dd.presets.hdlm([0, 0, 1, 1], gamma=0.5), torch.arange(4).repeat(4096)[:, None]
     for density in (None, process.time_density(1)):
-        generator = torch.Generator().manual_seed(0)
+        generator = seeded()
         found = dd.bound(process, lambda z, t: torch.zeros(*z.shape, 4), x, generator, density=density).per_token
         assert abs(found.value - math.log(4)) < 4 * found.standard_error < 0.2
 
@@ -221,7 +221,7 @@ def test_the_residual_at_the_last_time_is_counted(process):
     """A third to all of the entropy is lost beyond the last float before 1, and the bound was none."""
     probs = torch.tensor([0.5, 0.3, 0.2], dtype=F64)
     x = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 2, 2]).repeat(2000)[:, None]
-    best, generator = probs.log().float(), torch.Generator().manual_seed(0)
+    best, generator = probs.log().float(), seeded()
     found = dd.bound(process, lambda z, t: best.expand(*z.shape, 3), x, generator, density=process.time_density(1))
     value, error = found.per_token.value, found.per_token.standard_error
     assert -float((probs * probs.log()).sum()) - 4 * error < value < 1.2 and error < 0.03
@@ -232,7 +232,7 @@ def test_the_residual_at_the_last_time_is_counted(process):
 def test_a_bound_multiplies_each_draw_by_its_weight(name):
     process = PROCESSES[name]
     x = torch.arange(24).view(8, 3) % process.vocab_size
-    table = torch.randn(process.num_states, process.vocab_size, generator=torch.Generator().manual_seed(0))
+    table = torch.randn(process.num_states, process.vocab_size, generator=seeded())
     for density in (None, Uniform(), Beta(2.0, 1.0), process.time_density(3)):
         for interval in ((0.0, 1.0), (0.1, 0.8)):
             found = dd.bound(process, lambda z, t: table[z], x, keyed(0, 8), density=density, interval=interval)
@@ -256,19 +256,15 @@ def test_losses_are_divided_by_the_density_on_logits_and_on_hidden_states(name, 
     options = dict(weighting=dd.weightings.Clip(5.0), mask=mask, count_padding=False)
     plain = dd.training_loss(process, logits, *noisy, **options, reduction="none")
     drawn = torch.ones_like(t) if density is None else density.weight(t)
-    losses = dd.training_loss(process, logits, *noisy, **options, density=density, reduction="none")
+    options["density"] = density
+    losses = dd.training_loss(process, logits, *noisy, **options, reduction="none")
     torch.testing.assert_close(losses, plain * drawn[:, None], rtol=1e-12, atol=0)
-    mean = dd.training_loss(process, logits, *noisy, **options, density=density)
+    mean = dd.training_loss(process, logits, *noisy, **options)
     torch.testing.assert_close(mean, losses.sum() / mask.sum(), rtol=1e-12, atol=0)
     for reduction, expected in (("none", losses), ("sum", losses.sum()), ("mean", mean)):
-        fused = dd.linear_training_loss(
-            process, hidden, weight, *noisy, bias, **options, density=density, reduction=reduction
-        )
+        fused = dd.linear_training_loss(process, hidden, weight, *noisy, bias, **options, reduction=reduction)
         close([fused], [expected])
-        close(
-            torch.autograd.grad(fused.sum(), layer, retain_graph=True),
-            torch.autograd.grad(expected.sum(), layer, retain_graph=True),
-        )
+        close(*(torch.autograd.grad(one.sum(), layer, retain_graph=True) for one in (fused, expected)))
 
 
 def wrong(name, **functions):
@@ -300,7 +296,7 @@ BAD = [
 @pytest.mark.parametrize(("density", "error", "message"), BAD, ids=[str(i) for i in range(len(BAD))])
 def test_a_density_that_is_none_is_refused_before_anything_is_drawn(density, error, message):
     process, x = dd.presets.mdlm(4), torch.arange(4)[None]
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     state = generator.get_state()
     logits, t = torch.zeros(1, 4, 4), torch.tensor([0.5])
     for call in (
@@ -337,7 +333,7 @@ test_bad_numbers_are_refused_by_name_value_and_rule = refuses(r"""
 
 @pytest.mark.parametrize(("a", "b"), [(40.0, 1.0), (1.0, 40.0), (40.0, 0.1), (0.1, 40.0), (40.0, 40.0)])
 def test_the_largest_exponents_can_be_drawn_from(a, b):
-    drawn = dd.sample_times(4, generator=torch.Generator().manual_seed(0), density=Beta(a, b))
+    drawn = dd.sample_times(4, generator=seeded(), density=Beta(a, b))
     assert bool(((drawn >= 0) & (drawn < 1)).all())
 
 

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 import torch
-from cases import slow_but, unchecked
+from cases import slow_but
+from fixtures import F64, seeded
 
 import ddlib as dd
 from benchmarks.deviations import covered, exact, gaussian, processes, repeated, walk
@@ -14,7 +15,6 @@ from ddlib.processes import RateMatrix
 from ddlib.schedules import Cosine, Linear
 from ddlib.verification.claims.objective.times import bound_moment
 
-F64 = torch.float64
 EDGES = torch.linspace(-16, 16, 129, dtype=F64)
 T, STEP = ((EDGES[1:] + EDGES[:-1]) / 2).sigmoid(), EDGES.sigmoid().diff()
 """Middles of the cells of a table, and their widths."""
@@ -89,12 +89,6 @@ def deviations(process, tokens, every):
             yield f"{name}, {length} tokens, chance {chance}", math.sqrt(own), math.sqrt(uniform)
 
 
-@pytest.fixture
-def fast():
-    with unchecked():
-        yield
-
-
 NAMES = list(sized(8))
 FAST = {("gaussian", 16), ("walk", 16), ("uniform", 8), ("GIDD(0.1)", 8)}
 LONG = {(name, 256) for name in NAMES} - {("uniform", 256), ("GIDD(0.1)", 256)}
@@ -108,7 +102,7 @@ def sizes():
             yield pytest.param(*case, marks=marks)
 
 
-@pytest.mark.usefixtures("fast")
+@pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(("name", "states"), list(sizes()))
 def test_own_density_is_no_worse_than_uniform_times(name, states):
     """Ordinal noise under the density of 0.1.0: 1.5 to 4 times worse than uniform times."""
@@ -118,7 +112,7 @@ def test_own_density_is_no_worse_than_uniform_times(name, states):
         assert own <= uniform, case
 
 
-@pytest.mark.usefixtures("fast")
+@pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("name", ["gaussian", "walk"])
 def test_dense_moments_are_sums_over_tokens_and_states(name):
     process = ordinal(16)[name]
@@ -157,7 +151,7 @@ def registered(name, number):
 def caveat(process, density):
     """Caveat on the error of a bound under this density."""
     x, size = torch.arange(8).view(4, 2) % process.vocab_size, process.vocab_size
-    noise = torch.Generator().manual_seed(0)
+    noise = seeded()
     return dd.bound(process, lambda z, t: torch.zeros(*z.shape, size), x, noise, density=density).per_token.caveat
 
 
@@ -176,7 +170,7 @@ def coverage(process, own):
 
 
 @pytest.mark.statistical
-@pytest.mark.usefixtures("fast")
+@pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("own", slow_but([True, False], False))
 def test_intervals_of_uniform_noise_hold_the_truth_or_state_why_not(own):
     """The issue's case: under uniform times 0.15 was stated where runs deviated by 0.28."""
@@ -190,7 +184,7 @@ def test_intervals_of_uniform_noise_hold_the_truth_or_state_why_not(own):
 
 @pytest.mark.statistical
 @pytest.mark.slow
-@pytest.mark.usefixtures("fast")
+@pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("own", [True, False], ids=["own density", "uniform times"])
 @pytest.mark.parametrize(
     ("name", "number"),  # half a minute for each rate matrix
@@ -207,7 +201,7 @@ def test_intervals_have_their_coverage_or_a_caveat(name, number, own):
 
 @pytest.mark.statistical
 @pytest.mark.slow
-@pytest.mark.usefixtures("fast")
+@pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("name", [pytest.param("gaussian", marks=pytest.mark.nightly), "walk"])
 def test_runs_of_ordinal_noise_deviate_less_under_their_own_density(name):
     """The issue's case, 256 x 16 tokens: 0.26 under uniform times, 0.59 under the density of 0.1.0."""

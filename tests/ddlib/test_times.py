@@ -3,9 +3,16 @@
 import pytest
 import scipy.stats
 import torch
-from cases import slow_but
+from cases import examples, slow_but
+from fixtures import F64, seeded
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from refusals import refuses
 
 import ddlib as dd
+from ddlib.processes import LevelProcess
+from ddlib.samplers import equal_jump_times
+from ddlib.testing import strategies
 
 unchecked = pytest.mark.usefixtures("as_users_call")  # thousands of calls, faster without shape checks
 METHODS = ["iid", "stratified", "antithetic"]
@@ -16,11 +23,8 @@ each_source = pytest.mark.parametrize("source", slow_but(["torch", "keyed"], "to
 
 
 def times(n, method="stratified", source="torch", seed=0, start=0, **options):
-    if source == "keyed":
-        generator = dd.KeyedGenerator(seed, 2, torch.arange(start, start + n))
-    else:
-        generator = torch.Generator().manual_seed(seed)
-    return dd.sample_times(n, method, generator, **{"dtype": torch.float64, **options})
+    generator = dd.KeyedGenerator(seed, 2, torch.arange(start, start + n)) if source == "keyed" else seeded(seed)
+    return dd.sample_times(n, method, generator, **{"dtype": F64, **options})
 
 
 def slices(t, count):
@@ -32,7 +36,7 @@ def slices(t, count):
 @every_source
 @pytest.mark.parametrize("n", [1, 2, 7, 64])
 def test_times_have_the_requested_length_and_dtype_and_lie_in_the_unit_interval(method, source, n):
-    for dtype in (None, torch.float32, torch.float64):
+    for dtype in (None, torch.float32, F64):
         t = times(n, method, source, dtype=dtype)
         assert t.shape == (n,) and t.dtype == (dtype or torch.get_default_dtype())
         assert bool(((t >= 0) & (t <= 1)).all())
@@ -95,7 +99,7 @@ def test_keyed_slots_change_from_step_to_step_and_seed_to_seed():
 def test_antithetic_neighbours_sum_to_one(source, n):
     for seed in range(10):
         t = times(n, "antithetic", source, seed)
-        torch.testing.assert_close(t[0::2] + t[1::2], torch.ones(n // 2, dtype=torch.float64), atol=1e-15, rtol=0)
+        torch.testing.assert_close(t[0::2] + t[1::2], torch.ones(n // 2, dtype=F64), atol=1e-15, rtol=0)
 
 
 @every_source
@@ -133,7 +137,7 @@ def integral(t):
 @pytest.mark.parametrize("method", ["stratified", "antithetic"])
 @pytest.mark.parametrize("n", [15, 16])
 def test_an_integral_is_estimated_without_bias_and_with_less_variance_than_iid(method, source, n):
-    exact = (torch.exp(torch.tensor(2.0, dtype=torch.float64)) + 1).item() / 4
+    exact = (torch.exp(torch.tensor(2.0, dtype=F64)) + 1).item() / 4
     estimates = torch.stack([integral(times(n, method, source, seed, start=64)) for seed in range(200)])
     independent = torch.stack([integral(times(n, "iid", source, seed)) for seed in range(200)])
     error = estimates.std().item() / len(estimates) ** 0.5
@@ -152,3 +156,59 @@ def test_stratified_variance_falls_faster_than_the_number_of_rows_grows(source):
 @every_source
 def test_antithetic_times_integrate_odd_functions_about_one_half_exactly(source):
     assert ((times(64, "antithetic", source) - 0.5) ** 3).sum().abs() < 1e-12
+
+
+# steps of sampling
+
+
+def expected_level(process, t):
+    return process.occupancies(t) @ torch.arange(len(process.levels), dtype=F64)
+
+
+@settings(max_examples=examples(100))
+@given(
+    process=strategies.processes(strategies.all_schedules()).filter(lambda one: isinstance(one, LevelProcess)),
+    steps=st.integers(1, 40),
+)
+def test_every_step_has_the_same_expected_number_of_jumps(process, steps):
+    times = equal_jump_times(process, steps)
+    assert times.shape == (steps + 1,) and times[0] == 1 and times[-1] == 0 and bool((times.diff() <= 0).all())
+    levels = expected_level(process, times)
+    jumps = (levels[:-1] - levels[1:]) * steps / (levels[0] - levels[-1])
+    # next to t = 1 a rounding error of the time moves the level of a deep hierarchy
+    assert (jumps - 1).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("process", [dd.presets.mdlm(5), dd.presets.staged([0, 0, 1, 1])], ids=["masks", "staged"])
+def test_times_of_jumps_at_a_constant_rate_are_equally_spaced(process):
+    found = equal_jump_times(process, 16)
+    torch.testing.assert_close(found, torch.linspace(1, 0, 17, dtype=F64), atol=1e-15, rtol=0)
+
+
+def test_a_deep_hierarchy_makes_half_of_its_jumps_in_the_first_equal_step():
+    """The number of docs/samplers.md, and that no step of equal jumps has more than its share."""
+    parents = [[i // 2 for i in range(2 * size)] for size in (128, 64, 32, 16, 8, 4, 2)]
+    process = dd.presets.hdlm_levels(parents)
+    shares = {}
+    for name, times in (("time", torch.linspace(1, 0, 65, dtype=F64)), ("jumps", equal_jump_times(process, 64))):
+        shares[name] = -expected_level(process, times).diff() / 8
+    assert shares["time"][0] == pytest.approx(0.485, abs=1e-3) and shares["jumps"].max() < 1.02 / 64
+
+
+def test_samples_follow_times_of_equal_jumps():
+    process, seen = dd.presets.hdlm([0, 0, 1, 1]), []
+
+    def network(z, t):
+        seen.append(t[0].double())
+        return torch.zeros(*z.shape, 4)
+
+    times = equal_jump_times(process, 6)
+    drawn = dd.sample(process, network, (64, 8), times=times, compact=False)
+    assert tuple(drawn.shape) == (64, 8)
+    torch.testing.assert_close(torch.stack(seen), times[:-1], atol=1e-7, rtol=0)  # networks take times in float32
+
+
+test_times_of_equal_jumps_are_refused = refuses(r"""
+    equal_jump_times(dd.processes.GIDD(5, 0.2), 4) | TypeError | must have levels
+    equal_jump_times(dd.presets.mdlm(5), 0) | ValueError | steps is 0
+""")

@@ -95,10 +95,8 @@ calls = pytest.mark.parametrize("call", [bound, sample, likelihood])
 @pytest.mark.parametrize("make", ACTIVE.values(), ids=ACTIVE)
 def test_modules_in_train_mode_are_warned_of_once(call, make):
     net = make()
-    with (
-        torch.no_grad(),
-        pytest.warns(UsageWarning, match=r"dd\..*is in train mode and .*call model.eval\(\)") as found,
-    ):
+    message = r"dd\..*is in train mode and .*call model.eval\(\)"
+    with torch.no_grad(), pytest.warns(UsageWarning, match=message) as found:
         for _ in range(3):
             call(net)
     assert len(found) == 1

@@ -6,13 +6,16 @@ import shutil
 import socket
 import warnings
 from copy import deepcopy
+from functools import partial
 from time import monotonic as time
 from types import SimpleNamespace
 
 import pytest
 import torch
+from fixtures import seeded
 from safetensors.torch import load_file
 from torch._dynamo.utils import counters
+from torch.multiprocessing import start_processes
 from torch.utils.data import DataLoader
 
 import ddlib as dd
@@ -38,14 +41,7 @@ PROCESS = dd.presets.hdlm([0, 0, 1, 1, 2], xi=0.9)
 DATA = [{"input_ids": [(n * k) % 5 for k in range(1, n % 4 + 4)]} for n in range(20)]
 EVEN = [{"input_ids": [(n * k) % 5 for k in range(1, 7)]} for n in range(20)]
 RATE, STEPS, BATCH = 1e-2, 4, 4
-
-
-def network(backend=None):
-    torch.manual_seed(0)
-    net = DiT(PROCESS.num_states, PROCESS.vocab_size, dim=16, depth=1, heads=2, cond_dim=8).train()
-    if backend:
-        net.compile(backend=backend)
-    return net
+QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
 
 
 class Small(torch.nn.Module):
@@ -60,9 +56,13 @@ class Small(torch.nn.Module):
         return self.head((hidden + hidden.mean(1, keepdim=True)) * (1 + t[:, None, None]))
 
 
-def small(backend=None):
+def dit():
+    return DiT(PROCESS.num_states, PROCESS.vocab_size, dim=16, depth=1, heads=2, cond_dim=8)
+
+
+def network(backend=None, make=dit):
     torch.manual_seed(0)
-    net = Small()
+    net = make().train()
     if backend:
         net.compile(backend=backend)
     return net
@@ -100,6 +100,11 @@ def weights(net):
     return torch.cat([p.detach().flatten() for p in whole])
 
 
+ARGUMENTS = {"report_to": "none", "disable_tqdm": True, "logging_steps": 1, "use_cpu": True, "max_grad_norm": 0}
+ARGUMENTS |= {"per_device_train_batch_size": BATCH, "max_steps": STEPS, "save_strategy": "no"}
+ARGUMENTS |= {"lr_scheduler_type": "constant"}
+
+
 def trainer(folder, data=DATA, resume=None, process=PROCESS, callbacks=(), **options):
     from transformers import TrainingArguments
 
@@ -110,12 +115,9 @@ def trainer(folder, data=DATA, resume=None, process=PROCESS, callbacks=(), **opt
             self.optimizer = self.optimizer or optimizer(self.model)
             return self.optimizer
 
-    options = {"per_device_train_batch_size": BATCH, "max_steps": STEPS, "save_strategy": "no", **options}
-    quiet = {"report_to": "none", "disable_tqdm": True, "logging_steps": 1, "use_cpu": True, "max_grad_norm": 0}
-    args = TrainingArguments(str(folder), lr_scheduler_type="constant", seed=0, **quiet, **options)
     found = Trainer(
         network(),
-        args,
+        TrainingArguments(str(folder), seed=0, **ARGUMENTS | options),
         process=process,
         train_dataset=data,
         eval_dataset=data,
@@ -150,13 +152,7 @@ def lightning(folder, data=DATA, batch=BATCH, callbacks=(), net=None, resume=Non
     losses = Losses()
     losses.found = []
     module = Module(net or network(), PROCESS, weighting="clip:5", lr=RATE)
-    quiet = {
-        "logger": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "enable_checkpointing": False,
-    }
-    options = {"accelerator": "cpu", "num_sanity_val_steps": 0, "devices": 1, "max_steps": STEPS, **quiet, **options}
+    options = {"accelerator": "cpu", "num_sanity_val_steps": 0, "devices": 1, "max_steps": STEPS, **QUIET, **options}
     fit = L.Trainer(default_root_dir=folder, callbacks=[losses, *callbacks], **options)
     fit.fit(module, datamodule=DiffusionDataModule(PROCESS, data, data, batch_size=batch), ckpt_path=resume)
     return fit, module, losses.found
@@ -252,7 +248,7 @@ def test_the_losses_are_those_of_a_plain_loop(kind, options, tmp_path):
 @needs_compiler
 @each_loop
 def test_a_network_compiled_by_inductor_trains_without_a_graph_break(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(f"{__name__}.network", small)
+    monkeypatch.setattr(f"{__name__}.network", partial(network, make=Small))
     torch.compiler.reset()  # of the loop before, which compiled the same code
     counters.clear()
     losses, _ = trained(kind, tmp_path, EVEN, backend="inductor")
@@ -273,10 +269,7 @@ def test_weights_and_process_are_saved_and_loaded(kind, tmp_path):
     _, net = trained(kind, tmp_path)
     same, process = saved(kind, tmp_path)
     assert torch.equal(weights(same), weights(net)) and dd.values(process) == dd.values(PROCESS)
-    shape, noise = (3, 6), [torch.Generator().manual_seed(1) for _ in range(2)]
-    samples = [
-        dd.sample(PROCESS, each.eval(), shape, steps=4, generator=g) for each, g in zip([net, same], noise, strict=True)
-    ]
+    samples = [dd.sample(PROCESS, each.eval(), (3, 6), steps=4, generator=seeded(1)) for each in (net, same)]
     assert torch.equal(*samples)
 
 
@@ -335,9 +328,8 @@ def test_lightning_validates_samples_and_saves_with_the_average_of_the_weights(t
     fit.save_checkpoint(path, weights_only=True)
     loaded = DiffusionModule.load_from_checkpoint(path, network=network())
     assert torch.equal(weights(loaded.network), weights(module.network))
-    assert dd.values(loaded.process) == dd.values(PROCESS) and dd.values(loaded.loss.weighting) == dd.values(
-        module.loss.weighting
-    )
+    assert dd.values(loaded.process) == dd.values(PROCESS)
+    assert dd.values(loaded.loss.weighting) == dd.values(module.loss.weighting)
     assert loaded.sample((2, 6), 4).shape == (2, 6)
     with pytest.raises(ValueError, match="of another"):
         DiffusionModule.load_from_checkpoint(path, network=network(), process=dd.presets.hdlm([0, 0, 1, 1, 2]))
@@ -357,13 +349,10 @@ def test_lightning_loads_a_network_of_plain_values(tmp_path):
 def test_the_stock_trainer_has_the_losses_of_a_plain_loop(tmp_path):
     from transformers import Trainer, TrainingArguments
 
-    net = network()
-    quiet = {"report_to": "none", "disable_tqdm": True, "logging_steps": 1, "use_cpu": True, "max_grad_norm": 0}
-    options = {"remove_unused_columns": False, "train_sampling_strategy": "sequential", "save_strategy": "no"}
-    options |= {"per_device_train_batch_size": BATCH, "max_steps": STEPS, "lr_scheduler_type": "constant"}
+    net, options = network(), {"remove_unused_columns": False, "train_sampling_strategy": "sequential"}
     stock = Trainer(
         net,
-        TrainingArguments(str(tmp_path), **quiet, **options),
+        TrainingArguments(str(tmp_path), **ARGUMENTS | options),
         DiffusionCollator(PROCESS, batch_size=BATCH),
         Positions(DATA, passes=2),
         compute_loss_func=DiffusionLoss(PROCESS, "clip:5"),
@@ -379,9 +368,7 @@ def test_a_batch_that_no_collator_made_is_refused_by_name():
 
     module = DiffusionModule(network(), PROCESS)
     for step in (module.training_step, module.validation_step):
-        with pytest.raises(
-            ValueError, match="a batch has input_ids, label, must have labels: use a DiffusionDataModule"
-        ):
+        with pytest.raises(ValueError, match="a batch has input_ids, label, must have labels: use a DiffusionDataMod"):
             step({"input_ids": torch.zeros(2, 3), "label": torch.zeros(2)}, 0)
 
 
@@ -412,13 +399,7 @@ def test_a_collator_for_steps_of_another_size_is_refused(tmp_path):
         DiffusionTrainer(network(), args, process=PROCESS, data_collator=DiffusionCollator(PROCESS, batch_size=8))
     derived = DiffusionTrainer(network(), args, process=PROCESS, data_collator=DiffusionCollator(PROCESS))
     assert derived.data_collator.batch_size == 4
-    quiet = {
-        "logger": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "enable_checkpointing": False,
-    }
-    fit = Trainer(accelerator="cpu", devices=1, max_steps=1, accumulate_grad_batches=2, **quiet)
+    fit = Trainer(accelerator="cpu", devices=1, max_steps=1, accumulate_grad_batches=2, **QUIET)
     collate = DiffusionCollator(PROCESS, batch_size=8)
     reading = {
         "datamodule": DiffusionDataModule(PROCESS, EVEN, batch_size=2, collator={"batch_size": 8}),
@@ -449,11 +430,9 @@ def divided(kind, folder, sharded):
     if kind == "trainer":
         from ddlib.integrations.transformers import SampleCallback
 
-        options = (
-            {"fsdp": True, "fsdp_config": {"fsdp_version": 2, "state_dict_type": "SHARDED_STATE_DICT"}}
-            if sharded
-            else {"ddp_backend": "gloo"}
-        )
+        options = {"ddp_backend": "gloo"}
+        if sharded:
+            options = {"fsdp": True, "fsdp_config": {"fsdp_version": 2, "state_dict_type": "SHARDED_STATE_DICT"}}
         options |= {"per_device_train_batch_size": 2, "save_strategy": "steps", "save_steps": STEPS}
         options |= {"eval_strategy": "steps", "eval_steps": STEPS}
         found, _ = trainer(folder, callbacks=[SampleCallback(PROCESS, (2, 6), 4)], **options)
@@ -499,10 +478,7 @@ def test_two_processes_train_as_one(kind, sharded, tmp_path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     options = {"nprocs": 2, "start_method": "fork", "join": False, "daemon": True}
-    started, end = (
-        torch.multiprocessing.start_processes(worker, (kind, sharded, port, tmp_path), **options),
-        time() + 120,
-    )
+    started, end = start_processes(worker, (kind, sharded, port, tmp_path), **options), time() + 120
     while not started.join(1):
         assert time() < end, "one process waits for the other"
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]

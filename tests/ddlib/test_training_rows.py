@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from cases import examples
-from fixtures import LEVELS, Halves
+from fixtures import F64, LEVELS, Halves, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -16,7 +16,6 @@ import ddlib as dd
 from ddlib.samplers import Confidence, InOrder, LeftToRight
 from ddlib.verification.framework.reference import integrate_bound
 
-F64 = torch.float64
 RANDOM = Confidence(temperature=1e6)
 pytestmark = pytest.mark.usefixtures("checked_in_full")
 
@@ -53,7 +52,7 @@ def test_in_a_random_order_the_loss_of_masks_is_the_ordinary_bound(mode):
 @pytest.mark.parametrize(("length", "per_step"), [(3, 1), (4, 2)])
 def test_rows_in_a_random_order_visit_every_set_of_masks_as_often_as_random_noise(length, per_step):
     process, rounds = dd.presets.mdlm(4), 20
-    x = torch.randint(4, (300, length), generator=torch.Generator().manual_seed(0))
+    x = torch.randint(4, (300, length), generator=seeded())
     rows = dd.TrainingRows(process, RANDOM, x, per_step=per_step, seed=3)
     visits = torch.zeros(2**length)
     for _ in range(length * rounds):
@@ -69,7 +68,7 @@ def test_rows_in_a_random_order_visit_every_set_of_masks_as_often_as_random_nois
 @given(plain_processes(), st.sampled_from(list(ORDERS.values())), st.integers(0, 99))
 @settings(max_examples=examples(40))
 def test_the_losses_of_the_steps_of_a_sequence_are_its_likelihood(process, order, seed):
-    x = torch.randint(process.vocab_size, (3, 2), generator=torch.Generator().manual_seed(seed))
+    x = torch.randint(process.vocab_size, (3, 2), generator=seeded(seed))
     network = Opinions(process, 2, seed=seed)
     rows = dd.TrainingRows(process, order, x, index=torch.zeros(3, dtype=torch.int64))
     total = torch.zeros(3, dtype=F64)
@@ -88,7 +87,7 @@ def test_the_losses_of_the_steps_of_a_sequence_are_its_likelihood(process, order
 @pytest.mark.parametrize("mode", ["standard", "edges", "hard"])
 def test_weights_of_a_row_are_its_edges_over_those_that_are_summed(mode):
     process = LEVELS["levels"]
-    x = torch.randint(6, (4, 5), generator=torch.Generator().manual_seed(0))
+    x = torch.randint(6, (4, 5), generator=seeded())
     mask = torch.ones_like(x, dtype=torch.bool)
     mask[1, 3:] = False
     rows = dd.TrainingRows(process, LeftToRight(), x, mask)
@@ -142,7 +141,7 @@ def test_an_order_that_keeps_tokens_in_their_cluster_reaches_the_true_ones_from_
 
 def test_a_row_depends_neither_on_the_rest_of_the_batch_nor_on_its_processes_and_resumes():
     process, total, order = LEVELS["levels-xi"], 6, Confidence("entropy", temperature=0.3)
-    x = torch.randint(6, (40, total, 3), generator=torch.Generator().manual_seed(0))
+    x = torch.randint(6, (40, total, 3), generator=seeded())
     network = Opinions(process, 3)
 
     def run(some, steps, begin=None):
@@ -165,7 +164,7 @@ def test_a_row_depends_neither_on_the_rest_of_the_batch_nor_on_its_processes_and
 @pytest.mark.parametrize("order", [Confidence(), InOrder(dd.paces.LeftToRight(), "margin")], ids=repr)
 def test_features_of_a_split_network_give_the_choices_of_its_logits(order):
     process, network = LEVELS["levels"], Halves(LEVELS["levels"])
-    x = torch.randint(6, (5, 4), generator=torch.Generator().manual_seed(0))
+    x = torch.randint(6, (5, 4), generator=seeded())
     one, other = (dd.TrainingRows(process, order, x) for _ in range(2))
     for _ in range(6):
         one.step(network(one.z, one.t.float()))
@@ -198,7 +197,7 @@ class OwnScore(Confidence):
 )
 @settings(max_examples=examples(60))
 def test_scores_read_from_the_loss_give_the_same_choices_and_the_same_loss(process, order, mode, meaning, seed):
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     x = torch.randint(process.vocab_size, (5, 4), generator=generator)
     alone, watched = (dd.TrainingRows(process, order, x, parameterization=meaning, seed=seed) for _ in range(2))
     eye, weighed = torch.eye(process.vocab_size, dtype=F64), []
@@ -260,13 +259,10 @@ def test_times_have_the_default_dtype_as_in_sampling():
 
 def test_small_scores_decide_the_order():
     """With five decimals all scores of a network over 50,257 tokens that is hardly trained would be equal."""
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     probs = (0.02 * torch.randn(1, 8, 50_257, generator=generator)).softmax(-1)
     score, level = probs.amax(-1).double(), torch.ones(1, 8, dtype=torch.int64)
     chosen = dd.samplers.Confidence("probability").choose(score, level, 8)
     assert int(chosen.int().argmax()) == int(score.argmax()) != 0
-    noisy = score * (1 + 1e-7)
-    assert torch.equal(
-        dd.samplers.Confidence("probability").choose(noisy, level, 3),
-        dd.samplers.Confidence("probability").choose(score, level, 3),
-    )
+    both = (dd.samplers.Confidence("probability").choose(one, level, 3) for one in (score * (1 + 1e-7), score))
+    assert torch.equal(*both)

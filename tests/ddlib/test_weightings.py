@@ -7,6 +7,7 @@ import pytest
 import torch
 from cases import examples, slow_but
 from example_processes import PROCESSES
+from fixtures import F64, seeded
 from fused_loss_inputs import agree, batch, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,8 +18,6 @@ from ddlib.processes.moments import grid
 from ddlib.testing import strategies
 from ddlib.verification.claims.objective import weighting as claims
 from ddlib.weightings import Clip, Constant, Dynamic, Optimal, PerLevel, Weighting
-
-F64 = torch.float64
 
 
 def evaluated(process, t, x=None):
@@ -41,7 +40,7 @@ def weights(weighting, process, t):
 def test_without_limits_a_clip_is_the_bound(process, seed, t):
     weight, x, z, when = evaluated(process, t)
     assert torch.equal(Clip()(process, weight, x, z, when), weight) and Clip().bound
-    logits = torch.randn(1, x.shape[1], process.vocab_size, dtype=F64, generator=torch.Generator().manual_seed(seed))
+    logits = torch.randn(1, x.shape[1], process.vocab_size, dtype=F64, generator=seeded(seed))
     loss = dd.training_loss(process, logits, x, z, when, Clip(), reduction="none")
     assert torch.allclose(loss, dd.nelbo(process, logits, x, z, when), rtol=1e-9)
 
@@ -132,11 +131,12 @@ def test_a_long_text_leaves_masks_their_bound_and_one_token_the_root():
     assert torch.allclose(root, torch.full_like(t, 1.5), rtol=1e-2)  # 1 / the mean of sqrt(t)
 
 
-def test_optimal_weights_of_a_copied_rule_and_of_a_moved_process():
-    rule, process = Optimal(), NOISE["hdlm"]
-    t = torch.tensor([0.3], dtype=F64)
+@pytest.mark.parametrize(("rule", "process"), [(Optimal(), NOISE["hdlm"]), (Optimal(4), dd.presets.mdlm(5))], ids=repr)
+def test_optimal_weights_of_a_used_rule_that_is_copied_or_pickled_and_of_a_moved_process(rule, process):
+    t = torch.tensor([0.3, 0.7], dtype=F64)
     first = rule.factor(process, t)
-    assert torch.equal(copy.deepcopy(rule).factor(process, t), first)
+    for again in (copy.deepcopy(rule), pickle.loads(pickle.dumps(rule))):
+        assert repr(again) == repr(rule) and torch.equal(again.factor(process, t), first)
     assert torch.equal(rule.factor(copy.deepcopy(process), t), first)
     assert rule.factor(process, torch.tensor([0.0, 1.0], dtype=F64)).isfinite().all()
 
@@ -188,10 +188,3 @@ def test_a_custom_rule_is_verified_or_refuted():
     assert {type(one.process).__name__ for one in claims.runs(Dynamic())} == {"GIDD"}
     with pytest.raises(ValueError, match="supports none of masks"):
         claims.runs(PerLevel([1.0] * 9))
-
-
-def test_a_used_weighting_is_pickled():
-    weighting, process, t = Optimal(4), dd.presets.mdlm(5), torch.tensor([0.3, 0.7])
-    factor = weighting.factor(process, t)
-    again = pickle.loads(pickle.dumps(weighting))
-    assert repr(again) == repr(weighting) and torch.equal(again.factor(process, t), factor)

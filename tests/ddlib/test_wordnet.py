@@ -110,14 +110,12 @@ def test_a_sense_with_few_tokens_gives_them_to_the_sense_above(folder):
     assert table["dog"] == table["cow"] == [ANIMAL, "noun"]
 
 
-@pytest.mark.parametrize("depths", [[], [1, 1], [0, 1], [1, -1]])
-def test_depths_that_are_no_levels_are_refused(folder, depths):
-    with pytest.raises(ValueError, match="depths"):
-        wordnet_table(folder, {"dog": "dog"}, depths)
-
-
-def test_bad_files_and_words_are_refused_by_name(folder):
+def test_bad_depths_files_and_words_are_refused_by_name(folder):
     refused_with(folder=folder)(r"""
+        wordnet_table(folder, {"dog": "dog"}, []) | ValueError | depths
+        wordnet_table(folder, {"dog": "dog"}, [1, 1]) | ValueError | depths
+        wordnet_table(folder, {"dog": "dog"}, [0, 1]) | ValueError | depths
+        wordnet_table(folder, {"dog": "dog"}, [1, -1]) | ValueError | depths
         wordnet_table(folder, {"dog": "dog"}, min_words=0) | ValueError | min_words
         wordnet_table(folder, {"the": "the"}) | ValueError | texts has 1 tokens, none of which is in the WordNet of
         wordnet_table(folder, {"restrain": "restrain"}) | ValueError | data\.verb has restrain\.v\.01 as its own

@@ -92,16 +92,9 @@ def test_the_numbers_quoted_for_proposition_one():
     alpha = family(1).occupancies[0]
     printed, true = printed_descent(1), descendant_logits(1)
     stay = alpha / alpha.subs(u, v)
-    quoted = {
-        printed_survival(1): 1.447,
-        survival(): 0.429,
-        printed: 0.628,
-        true: 0.363,
-        1 - printed_survival(1): -0.447,
-        1 - survival(): 0.571,
-        1 - stay - printed: -0.056,
-        1 - stay - true: 0.208,
-    }
+    quoted = {printed_survival(1): 1.447, survival(): 0.429, printed: 0.628, true: 0.363}
+    quoted |= {1 - printed_survival(1): -0.447, 1 - survival(): 0.571}
+    quoted |= {1 - stay - printed: -0.056, 1 - stay - true: 0.208}
     for expression, number in quoted.items():
         assert float(expression.subs(HERE).evalf(20)) == pytest.approx(number, abs=5e-4)
 
