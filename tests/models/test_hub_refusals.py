@@ -131,8 +131,7 @@ def test_without_transformers_the_error_names_the_package_to_install(bert, monke
 
 def test_quantised_weights(bert):
     refused(
-        r"quantization_config of config.json declares quantised weights",
-        change(bert, quantization_config={"bits": 4}),
+        r"quantization_config of config.json declares quantised weights", change(bert, quantization_config={"bits": 4})
     )
 
 

@@ -24,10 +24,7 @@ from recipes.engine.provenance import record
 from recipes.engine.run import Run
 from recipes.model_io import open_saved
 
-LOSSES = {
-    "whole": Loss(),
-    "ordered": Loss(order="confidence:temperature=0.1", order_per_step=3, order_share=0.75),
-}
+LOSSES = {"whole": Loss(), "ordered": Loss(order="confidence:temperature=0.1", order_per_step=3, order_share=0.75)}
 ALONE = World(0, 1, torch.device("cpu"))
 OTHERS = [dict(kind="mdlm"), dict(kind="gidd", p_uniform=0.2)]
 

@@ -21,16 +21,7 @@ from recipes.console import make_console
 from recipes.data import examples, local, open_prepared, prepare
 from recipes.engine import train
 from recipes.engine.parallel import World, joined
-from recipes.evaluate import (
-    Estimate,
-    Options,
-    bounds,
-    drawn_from,
-    estimates,
-    evaluate,
-    length_of,
-    main,
-)
+from recipes.evaluate import Estimate, Options, bounds, drawn_from, estimates, evaluate, length_of, main
 from recipes.evaluation.report import result_path
 from recipes.evaluation.samples import draw_samples
 from recipes.generation.sampling import Sampling

@@ -82,10 +82,7 @@ def test_the_distance_of_disjoint_histograms_is_one():
         (lambda: metrics.durations([TUNE], SYMBOLS, voices=0), "voices=0: must be at least 1"),
         (lambda: metrics.durations([np.array([0])], ("H4",)), "symbol 'H4': must be hold, rest or a pitch"),
         (lambda: metrics.distance(np.ones(1), np.ones(2)), r"shapes \(1,\) and \(2,\)"),
-        (
-            lambda: metrics.distance(np.ones(2) / 2, np.ones(2)),
-            "right: must be shares .* got a sum of 2",
-        ),
+        (lambda: metrics.distance(np.ones(2) / 2, np.ones(2)), "right: must be shares .* got a sum of 2"),
         (lambda: metrics.distance(np.array([2.0, -1.0]), np.ones(2) / 2), "left: must be shares"),
         (lambda: piano_roll(TUNE, SYMBOLS, steps=0), "steps=0: must be at least 1"),
         (lambda: piano_roll(TUNE[:1], SYMBOLS, voices=2), "has 1 symbols, must have one for each of 2 voices"),
