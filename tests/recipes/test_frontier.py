@@ -10,6 +10,7 @@ import pytest
 import torch
 from matplotlib.image import imread
 from published import publish_tiny, tiny_scorer
+from refusals import refused_with
 
 import ddlib as dd
 from ddlib_models import DiT
@@ -116,16 +117,14 @@ def test_other_weights_are_measured_again(options, published, tmp_path, monkeypa
 
 def test_mismatches_are_refused_before_any_work(options, published, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "measured", None)
-    with pytest.raises(ValueError, match="nonsense"):
-        replace(options, samplers=("ancestral", "nonsense"))
-    with pytest.raises(ValueError, match="calls=0: must be at least 1"):
-        replace(options, calls=(4, 0))
-    with pytest.raises(ValueError, match="must be another one, for JSON"):
-        replace(options, out=tmp_path / "found.png")
-    with pytest.raises(ValueError, match="calls=1: theta_trapezoidal makes up to 2"):
+    refused_with(options=options, run=run, tmp_path=tmp_path)(r"""
+        replace(options, samplers=("ancestral", "nonsense")) | ValueError | nonsense
+        replace(options, calls=(4, 0)) | ValueError | calls=0: must be at least 1
+        replace(options, out=tmp_path / "found.png") | ValueError | must be another one, for JSON
         run(replace(options, samplers=("theta_trapezoidal",), calls=(1,)))
-    with pytest.raises(ValueError, match="no-such-folder' cannot be loaded"):
-        run(replace(options, scorer="./no-such-folder"))
+            | ValueError | calls=1: theta_trapezoidal makes up to 2
+        run(replace(options, scorer="./no-such-folder")) | ValueError | no-such-folder' cannot be loaded
+    """)
     options.out.write_text('{"protocol": {"run": "another"}, "cells": []}')
     with pytest.raises(ValueError, match="holds the result of another"):
         run(options)

@@ -6,6 +6,7 @@ import torch
 from cases import slow_but
 from huggingface_hub.errors import LocalEntryNotFoundError
 from published import LENGTH, publish_tiny
+from refusals import refuses
 from rich.console import Console
 
 import ddlib as dd
@@ -187,26 +188,20 @@ def test_greedy_sampling_and_precision_are_honoured(run):
     )
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"steps": 0}, "steps=0: must be at least 1"),
-        ({"sampler": "ancestal"}, "did you mean 'ancestral'"),
-        ({"sampler": "ancestral:force=true"}, "sampler.force: no such key; ancestral has force_transition"),
-        ({"temperature": -1.0}, "temperature=-1.0"),
-        ({"top_p": 0.0}, "top_p=0.0"),
-        ({"temperature": (1.0, -0.5)}, "temperature=-0.5"),
-        ({"top_p": (0.9, 2.0)}, "top_p=2.0"),
-        ({"top_k": 0}, "top_k=0: must be at least 1"),
-        ({"min_p": 1.1}, "min_p=1.1: must lie in"),
-        ({"repetition_penalty": 0.5}, "repetition_penalty=0.5: must be at least 1"),
-        ({"min_tokens": -1}, "min_tokens=-1: must be at least 0"),
-        ({"stop_entropy": -0.1}, "stop_entropy=-0.1: must be at least 0"),
-    ],
-)
-def test_bad_sampling_options_are_refused_at_once(values, message):
-    with pytest.raises(ValueError, match=message):
-        Sampling(**values)
+test_bad_sampling_options_are_refused_at_once = refuses(r"""
+    Sampling(steps=0) | ValueError | steps=0: must be at least 1
+    Sampling(sampler="ancestal") | ValueError | did you mean 'ancestral'
+    Sampling(sampler="ancestral:force=true") | ValueError | sampler.force: no such key; ancestral has force_transition
+    Sampling(temperature=-1.0) | ValueError | temperature=-1.0
+    Sampling(top_p=0.0) | ValueError | top_p=0.0
+    Sampling(temperature=(1.0, -0.5)) | ValueError | temperature=-0.5
+    Sampling(top_p=(0.9, 2.0)) | ValueError | top_p=2.0
+    Sampling(top_k=0) | ValueError | top_k=0: must be at least 1
+    Sampling(min_p=1.1) | ValueError | min_p=1.1: must lie in
+    Sampling(repetition_penalty=0.5) | ValueError | repetition_penalty=0.5: must be at least 1
+    Sampling(min_tokens=-1) | ValueError | min_tokens=-1: must be at least 0
+    Sampling(stop_entropy=-0.1) | ValueError | stop_entropy=-0.1: must be at least 0
+""")
 
 
 def test_a_prompt_longer_than_the_sequence_is_refused(run):
@@ -301,21 +296,15 @@ def test_texts_are_streamed_as_they_stand(run, saved):
     assert "t = " not in shown[shown.rindex("\x1b[2K") :]
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"new": 0}, "new=0: must be at least 1"),
-        ({"new": 3, "length": 9}, "new=3: not with length=9"),
-        ({"prompt": ("We", "No <mask>")}, "<mask> would be read as text"),
-        ({"prompt": "We", "prompts": "p.txt"}, "prompts=p.txt: not with prompt='We'"),
-        ({"system": "Be short."}, "system='Be short.': only with --chat"),
-        ({"chat": True}, "chat: requires a message"),
-        ({"chat": True, "prompt": "What is [MASK]?"}, r"\[MASK\] is a gap, which a message cannot"),
-    ],
-)
-def test_options_that_exclude_each_other_are_refused_at_once(values, message):
-    with pytest.raises(ValueError, match=message):
-        Options(run="r", **values)
+test_options_that_exclude_each_other_are_refused_at_once = refuses(r"""
+    Options(run="r", new=0) | ValueError | new=0: must be at least 1
+    Options(run="r", new=3, length=9) | ValueError | new=3: not with length=9
+    Options(run="r", prompt=("We", "No <mask>")) | ValueError | <mask> would be read as text
+    Options(run="r", prompt="We", prompts="p.txt") | ValueError | prompts=p.txt: not with prompt='We'
+    Options(run="r", system="Be short.") | ValueError | system='Be short.': only with --chat
+    Options(run="r", chat=True) | ValueError | chat: requires a message
+    Options(run="r", chat=True, prompt="What is [MASK]?") | ValueError | \[MASK\] is a gap, which a message cannot
+""")
 
 
 @pytest.mark.parametrize("suffix", [".png", ".gif", ".mid", ".fasta"])

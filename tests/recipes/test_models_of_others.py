@@ -10,6 +10,7 @@ from cases import slow_but
 from lm_eval.api.instance import Instance
 from pretrained_by_others import write
 from published import SENTENCES, publish_tiny
+from refusals import refused_with
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
@@ -199,14 +200,13 @@ def test_a_model_trained_by_blocks_is_read_by_them_and_drawn_at_their_pace(folde
 
 def test_blocks_of_a_pace_and_of_a_model_that_do_not_agree_are_refused(folders):
     values = dict(run=folders["a2d"], sampling=Sampling(steps=2, pace="blocks:8"))
-    with pytest.raises(
-        ValueError, match=r"pace='blocks:8': the files do not determine whether .*a2d was trained by blocks.*=0 if"
-    ):
+    refused_with(values=values)(r"""
         generate(Options(**values), quiet())
-    with pytest.raises(ValueError, match=r"pace='blocks:8': .*a2d has blocks of 4, block_size=4: must be a divisor"):
+            | ValueError | pace='blocks:8': the files do not determine whether .*a2d was trained by blocks.*=0 if
         generate(Options(**values, reading=LoadOptions(block_size=4)), quiet())
-    with pytest.raises(ValueError, match="block_size=-1: must be at least 0"):
-        LoadOptions(block_size=-1)
+            | ValueError | pace='blocks:8': .*a2d has blocks of 4, block_size=4: must be a divisor
+        LoadOptions(block_size=-1) | ValueError | block_size=-1: must be at least 0
+    """)
 
 
 def test_a_revision_is_one_of_a_repository(folders, monkeypatch):
