@@ -139,9 +139,8 @@ def test_a_cache_under_autocast_is_not_mixed_with_float32(folders):
         cache = model.prefill(x)
         expected = in_full(model, x, z)
         torch.testing.assert_close(model.extend(z, torch.zeros(2), cache), expected, atol=0.05, rtol=0.05)
-    with pytest.raises(
-        ValueError, match=r"cache: has dtype torch\.bfloat16, but the network computes in torch\.float32"
-    ):
+    message = r"cache: has dtype torch\.bfloat16, but the network computes in torch\.float32"
+    with pytest.raises(ValueError, match=message):
         model.extend(z, torch.zeros(2), cache)
 
 
