@@ -1,14 +1,17 @@
 """A run that was never trained: prepared text and random weights, published as training does."""
 
+import functools
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
 from ddlib.hierarchies import save_clusters, semantic_clusters
 from recipes.config import Data, Loss, ModelContext, Optimizer, Output, Recipe
-from recipes.data import Prepared, local, prepare
+from recipes.data import Corpus, Prepared, local, prepare
 from recipes.engine.parallel import World
 from recipes.engine.setup import FromText, make_model, make_process
 from recipes.model_io import WEIGHTS
@@ -31,6 +34,20 @@ class Published:
     data: Prepared
 
 
+def _corpus(folder: Path) -> Corpus:
+    return local(str(folder / "text.jsonl"), "train:300", held_out=11)
+
+
+@functools.cache
+def _prepared() -> TemporaryDirectory:
+    """The text of all runs, prepared once per process."""
+    made = TemporaryDirectory()
+    lines = [json.dumps({"text": f"{number}. {SENTENCES[number % len(SENTENCES)]}"}) for number in range(30)]
+    (Path(made.name) / "text.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    prepare(_corpus(Path(made.name)), Path(made.name) / "data")
+    return made
+
+
 def publish_tiny(
     folder: Path,
     process: dict | None = None,
@@ -40,10 +57,8 @@ def publish_tiny(
     depth: int = 1,
 ) -> Published:
     """A network with random weights in ``folder``/run, its text in ``folder``/data."""
-    text = folder / "text.jsonl"
-    lines = [json.dumps({"text": f"{number}. {SENTENCES[number % len(SENTENCES)]}"}) for number in range(30)]
-    text.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    corpus = local(str(text), "train:300", held_out=11)
+    shutil.copytree(_prepared().name, folder, dirs_exist_ok=True)
+    corpus = _corpus(folder)
     data = prepare(corpus, folder / "data")
     recipe = Recipe(
         data=Data(corpus=corpus, folder=folder / "data", length=LENGTH, packed=packed, wrap=wrap),

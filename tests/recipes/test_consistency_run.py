@@ -85,9 +85,7 @@ def test_the_layout_changes_no_number(folder, name):
         train(run)
     else:
         trained(run, size)
-    assert torch.allclose(
-        torch.tensor(losses(run.output.folder)), torch.tensor(losses(plain.output.folder)), rtol=0, atol=1e-5
-    )
+    assert losses(run.output.folder) == pytest.approx(losses(plain.output.folder), rel=0, abs=1e-5)
     weights, wanted = (open_saved(each.output.folder).model.state_dict() for each in (run, plain))
     assert all(torch.allclose(weights[key], wanted[key], atol=1e-4) for key in wanted)
 
