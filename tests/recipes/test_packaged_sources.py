@@ -136,9 +136,7 @@ def test_patches_can_be_few_and_of_a_smaller_picture():
 DRUGS = ["CC(=O)Nc1ccc(O)cc1", "Clc1c[nH]c(Br)n1", "[H]C#N", "C"]
 
 
-@pytest.mark.parametrize(
-    "tokens, first", [("characters", list("Clc1c[nH]c")), ("smiles", ["Cl", "c", "1", "c", "[nH]"])]
-)
+@pytest.mark.parametrize("tokens, first", [("characters", [*"Clc1c[nH]c"]), ("smiles", ["Cl", *"c1c", "[nH]"])])
 def test_molecules_are_cut_into_tokens(package, tokens, first):
     package("moses", "dataset/data/test.csv.gz", "\n".join(["SMILES", *DRUGS, ""]).encode())
     source = Molecules(split="test", tokens=tokens)

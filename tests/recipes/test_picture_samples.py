@@ -141,9 +141,8 @@ def filmed(process, steps=6, samples=2, length=6):
     recorder = Filmed(dd.samplers.Ancestral(), samples)
     network = lambda z, t: torch.zeros(*z.shape, V)  # noqa: E731
     generator = torch.Generator().manual_seed(0)
-    drawn = dd.sample(
-        process, network, (samples, length), recorder, steps, on_step=recorder.on_step, generator=generator
-    )
+    how = dict(on_step=recorder.on_step, generator=generator)
+    drawn = dd.sample(process, network, (samples, length), recorder, steps, **how)
     return recorder.end(drawn), drawn
 
 
@@ -167,9 +166,8 @@ def test_the_page_gets_the_colours_of_its_states():
     colours, states = palette(VALUES, TREE), [int(name[1:]) for name, _, _ in packed["states"]]
     assert packed["picture"]["shape"] == [2, 3, 1]
     assert packed["picture"]["colours"] == colours[states].tolist()
-    assert (
-        packed["picture"]["legend"][-1] == list(MASK) and len(packed["picture"]["legend"]) == len(packed["levels"]) == 4
-    )
+    legend = packed["picture"]["legend"]
+    assert legend[-1] == list(MASK) and len(legend) == len(packed["levels"]) == 4
     assert packed["levels"][0] == ["token", V]
     assert "picture" not in pack(texts, [6, 6], TREE, lambda state: Spelt("s"))
     json.dumps(packed)
@@ -188,9 +186,8 @@ def test_the_page_draws_the_picture(tmp_path, shape):
     cells = "[...document.querySelectorAll('#text span')]"
     with Browser(tmp_path / "profile") as browser:
         browser.open(where.as_uri())
-        assert browser.run("getComputedStyle(text).gridTemplateColumns.split(' ').length") == (
-            3 if len(shape) == 2 else 6
-        )
+        columns = browser.run("getComputedStyle(text).gridTemplateColumns.split(' ').length")
+        assert columns == (3 if len(shape) == 2 else 6)
         for step in (0, 3, 6):
             browser.run(f"(step.value = {step}, step.dispatchEvent(new Event('input')), 0)")
             shown = browser.run(f"{cells}.map(s => getComputedStyle(s).backgroundColor)")
