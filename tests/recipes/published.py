@@ -11,7 +11,7 @@ import torch
 
 from ddlib.hierarchies import save_clusters, semantic_clusters
 from recipes.config import Data, Loss, ModelContext, Optimizer, Output, Recipe
-from recipes.data import Corpus, Prepared, local, prepare
+from recipes.data import Corpus, Prepared, local, open_prepared, prepare
 from recipes.engine.parallel import World
 from recipes.engine.setup import FromText, make_model, make_process
 from recipes.model_io import WEIGHTS
@@ -34,18 +34,16 @@ class Published:
     data: Prepared
 
 
-def _corpus(folder: Path) -> Corpus:
-    return local(str(folder / "text.jsonl"), "train:300", held_out=11)
-
-
 @functools.cache
-def _prepared() -> TemporaryDirectory:
-    """The text of all runs, prepared once per process."""
+def _prepared() -> tuple[TemporaryDirectory, Corpus]:
+    """The text of all runs in a folder, prepared once per process."""
     made = TemporaryDirectory()
+    text = Path(made.name) / "text.jsonl"
     lines = [json.dumps({"text": f"{number}. {SENTENCES[number % len(SENTENCES)]}"}) for number in range(30)]
-    (Path(made.name) / "text.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    prepare(_corpus(Path(made.name)), Path(made.name) / "data")
-    return made
+    text.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    corpus = local(str(text), "train:300", held_out=11)
+    prepare(corpus, Path(made.name) / "data")
+    return made, corpus
 
 
 def publish_tiny(
@@ -57,9 +55,9 @@ def publish_tiny(
     depth: int = 1,
 ) -> Published:
     """A network with random weights in ``folder``/run, its text in ``folder``/data."""
-    shutil.copytree(_prepared().name, folder, dirs_exist_ok=True)
-    corpus = _corpus(folder)
-    data = prepare(corpus, folder / "data")
+    prepared, corpus = _prepared()
+    shutil.copytree(prepared.name, folder, dirs_exist_ok=True)
+    data = open_prepared(folder / "data", corpus)
     recipe = Recipe(
         data=Data(corpus=corpus, folder=folder / "data", length=LENGTH, packed=packed, wrap=wrap),
         process=process or dict(kind="mdlm"),
