@@ -58,9 +58,7 @@ NIGHTLY = [
 
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
-    "page",
-    slow_but(RUN_HERE, *QUICK, nightly=NIGHTLY),
-    ids=lambda page: str(page.relative_to(ROOT)),
+    "page", slow_but(RUN_HERE, *QUICK, nightly=NIGHTLY), ids=lambda page: str(page.relative_to(ROOT))
 )
 def test_a_page_runs_as_it_is_written(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

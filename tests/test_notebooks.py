@@ -35,12 +35,9 @@ def test_the_cells_are_the_blocks_of_the_page(page):
     pictures = [cell for cell in code if "Image(" in cell.source]
     cells = [cell for cell in code if cell not in pictures]
     expected = blocks(page)
-    assert [cell.source for cell in cells] == [
-        "%%bash -e\n" * (kind == "bash") + source for kind, source, *_ in expected
-    ]
-    assert ["".join(out.text for out in cell.outputs).strip() for cell in cells] == [
-        out.strip() for *_, out, _ in expected
-    ]
+    for cell, (kind, source, *_, out, _) in zip(cells, expected, strict=True):
+        assert cell.source == "%%bash -e\n" * (kind == "bash") + source
+        assert "".join(one.text for one in cell.outputs).strip() == out.strip()
     assert len(pictures) == page.read_text().count("](../images/tutorials/")
     assert all(cell.outputs[0].data["image/png"] for cell in pictures)
 

@@ -16,6 +16,12 @@ import ddlib
 ROOT = Path(__file__).parent.parent
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
 MODULES = [m.name for m in pkgutil.walk_packages(ddlib.__path__, "ddlib.") if not m.name.endswith("__main__")]
+HELPERS = {  # public classes that are no parts
+    "Schedule", "Hierarchy", "Map", "Kernel", "Dense", "Sparse", "Banded", "Occupancies", "ForwardProcess",
+    "Interpolating", "LevelProcess", "Mixture", "MatrixExponential", "Run", "Sampler", "State", "TimeDensity",
+    "Corrector", "OrderedSampler", "SamplingContext", "Ending", "Automaton", "EndOfText", "Settled", "Length",
+    "Weighting", "Draw", "Pace",
+}  # fmt: skip
 LONG = [f"ddlib.integrations.{name}" for name in ("lightning", "lightning_data", "transformers")]  # slow to import
 
 
@@ -56,36 +62,4 @@ def test_registered_names_are_the_declared_ones():
     for room, loaded in rooms.items():
         module = importlib.import_module(room)
         public = {name for name in module.__all__ if isinstance(getattr(module, name), type)}
-        helpers = {
-            "Schedule",
-            "Hierarchy",
-            "Map",
-            "Kernel",
-            "Dense",
-            "Sparse",
-            "Banded",
-            "Occupancies",
-            "ForwardProcess",
-            "Interpolating",
-            "LevelProcess",
-            "Mixture",
-            "MatrixExponential",
-            "Run",
-        }
-        others = {
-            "Sampler",
-            "State",
-            "TimeDensity",
-            "Corrector",
-            "OrderedSampler",
-            "SamplingContext",
-            "Ending",
-            "Automaton",
-            "EndOfText",
-            "Settled",
-            "Length",
-            "Weighting",
-            "Draw",
-            "Pace",
-        }
-        assert loaded == public - helpers - others
+        assert loaded == public - HELPERS

@@ -78,10 +78,8 @@ def test_probabilities_under_a_cache_sum_to_one_and_are_those_of_its_samples(kee
     model, process = trained(num_states=3, vocab_size=2).double().eval(), dd.presets.mdlm(2)
     every = torch.cartesian_prod(*[torch.arange(2)] * 6)
     for order in (Confidence(), dd.samplers.LeftToRight()):
-        cached, plain = (
-            dd.likelihood(process, model, every, order, pace=Blocks(3), keep=rule).log_likelihood
-            for rule in (keep, True)
-        )
+        likely = [dd.likelihood(process, model, every, order, pace=Blocks(3), keep=rule) for rule in (keep, True)]
+        cached, plain = (one.log_likelihood for one in likely)
         torch.testing.assert_close(cached.exp().sum(), torch.tensor(1.0, dtype=torch.float64))
         assert (cached - plain).abs().max() > 1e-6
     noise = torch.Generator().manual_seed(0)
@@ -90,6 +88,7 @@ def test_probabilities_under_a_cache_sum_to_one_and_are_those_of_its_samples(kee
     assert (counts - cached.exp()).abs().max() < 4 * 0.5 / len(words) ** 0.5 and counts.max() > 0.05
 
 
+PARTICLES = Particles(Ancestral(), lambda z, t: torch.zeros(len(z)), 1)
 REFUSED = [
     (dict(keep="triple"), ValueError, "keep is 'triple', must be True, False, 'prefix' or 'dual', or one of the last"),
     (dict(keep="dual:refresh=0"), ValueError, "keep is 'dual:refresh=0', must be"),
@@ -97,11 +96,7 @@ REFUSED = [
     (dict(pace=None), TypeError, "keep is 'dual' and pace is None, must be Blocks(n): cached positions outside"),
     (dict(pace=None, sampler=Remask(0.5)), TypeError, "may change (remask) any position of a sequence in each step"),
     (dict(pace=RandomOrder(), sampler=Ancestral()), TypeError, "pace is RandomOrder(size=1), must be Blocks(n)"),
-    (
-        dict(sampler=Particles(Ancestral(), lambda z, t: torch.zeros(len(z)), 1)),
-        TypeError,
-        "does not support: a row has several sequences",
-    ),
+    (dict(sampler=PARTICLES), TypeError, "does not support: a row has several sequences"),
 ]
 
 

@@ -7,6 +7,7 @@ import torch
 from cases import slow_but
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused_with
 from tiny import STATES, build, trained
 
 from ddlib_models.attention import backends as attention
@@ -166,31 +167,22 @@ def test_without_a_gpu_the_error_of_a_gpu_back_end_names_the_reason(name, monkey
         build(attention=name)
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("varlen", "torch >= 2.10"), ("xformers", r"pip install 'ddlib\[gpu\]'")])
-def test_the_error_of_a_missing_back_end_names_the_package_to_install(name, wanted, monkeypatch):
+def test_the_error_of_a_missing_back_end_names_the_package_to_install(monkeypatch):
     monkeypatch.setattr(attention, "find_spec", lambda module: None)
-    with pytest.raises(ImportError, match=wanted):
-        build(attention=name)
-
-
-def test_the_mask_of_xformers_needs_xformers(monkeypatch):
-    monkeypatch.setattr(attention, "find_spec", lambda module: None)
-    with pytest.raises(ImportError, match=r"xformers >= 0\.0\.35"):
-        XFormers.block_diagonal(OFFSETS)
-
-
-@pytest.mark.parametrize(("name", "kind"), [("varlen", "Varlen"), ("xformers", "XFormers")])
-def test_back_ends_that_take_no_rule_are_refused_before_any_work(name, kind, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(attention, "find_spec", lambda module: module)
-    build(attention=name)
-    with pytest.raises(ValueError, match=f"attention {kind}: does not support this attention mask; 'sdpa'"):
-        build(attention=name, block_size=2)
+    refused_with()(r"""
+        build(attention="varlen") | ImportError | torch >= 2.10
+        build(attention="xformers") | ImportError | pip install 'ddlib\[gpu\]'
+        XFormers.block_diagonal(OFFSETS) | ImportError | xformers >= 0\.0\.35
+    """)
 
 
 @pytest.mark.parametrize("kind", [Varlen, XFormers])
-def test_gpu_back_ends_refuse_single_precision(kind, monkeypatch):
+def test_gpu_back_ends_refuse_rules_before_any_work_and_single_precision(kind, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(attention, "find_spec", lambda module: module)
+    name = kind.__name__
+    build(attention=name.lower())
+    with pytest.raises(ValueError, match=f"attention {name}: does not support this attention mask; 'sdpa'"):
+        build(attention=name.lower(), block_size=2)
     with pytest.raises(TypeError, match=r"got torch\.float32: needs bfloat16 or float16"):
         kind()(*heads(1, 4))

@@ -291,9 +291,8 @@ def test_it_compiles_as_one_graph(folders):
 
 def test_a_bias_and_untied_rows_are_kept(tmp_path):
     """Qwen2's output layer is its own; Phi's has a bias."""
-    config = PhiConfig(
-        vocab_size=ROWS, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
-    )
+    size = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    config = PhiConfig(vocab_size=ROWS, **size)
     folder = write(tmp_path, config, None, AutoModelForCausalLM)
     model, z = made(folder), texts()
     with torch.no_grad():

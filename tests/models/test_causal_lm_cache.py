@@ -8,6 +8,7 @@ from cases import slow_but
 from hf_checkpoints import CAUSAL, ROWS, WORDS, write_causal
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused_with
 from torch import nn
 
 import ddlib as dd
@@ -112,10 +113,8 @@ def test_block_sampling_draws_the_same_words_with_and_without(folders, shift):
     model = made(folders, shift=shift)
     process = dd.presets.mdlm(WORDS)
     how = dict(steps=3, pace=dd.paces.Blocks(SIZE), prompt=draw(SIZE))
-    words = [
-        dd.sample(process, model, (2, 8), generator=torch.Generator().manual_seed(5), keep=keep, **how)
-        for keep in (True, False)
-    ]
+    noise = torch.Generator()
+    words = [dd.sample(process, model, (2, 8), generator=noise.manual_seed(5), keep=k, **how) for k in (True, False)]
     assert torch.equal(*words) and words[0].max() < WORDS
 
 
@@ -139,26 +138,23 @@ def test_a_cache_under_autocast_is_not_mixed_with_float32(folders):
         cache = model.prefill(x)
         expected = in_full(model, x, z)
         torch.testing.assert_close(model.extend(z, torch.zeros(2), cache), expected, atol=0.05, rtol=0.05)
-    with pytest.raises(
-        ValueError, match=r"cache: has dtype torch\.bfloat16, but the network computes in torch\.float32"
-    ):
+    message = r"cache: has dtype torch\.bfloat16, but the network computes in torch\.float32"
+    with pytest.raises(ValueError, match=message):
         model.extend(z, torch.zeros(2), cache)
 
 
 def test_a_cache_of_another_text_or_weights_is_refused_by_name(folders, as_users_call):
     model, z = made(folders), draw(2, most=WORDS + 1)
     cache, t = model.prefill(draw(4)), zeros(draw(2))
-    for call, message in [
-        (lambda: copy.deepcopy(model).extend(z, t, cache), "cache: contains keys and values of another CausalLM"),
-        (lambda: model.extend(z[:1], t[:1], cache), r"cache: contains 2 sequences, but 1 are given; cache\.rows"),
-        (lambda: model.prefill(draw(0, 3), cache), "cache: contains 2 sequences, but 3 are given"),
-        (lambda: model.prefill(draw(3)), r"x has shape \(2, 3\), block_size=2: expected \(B, L\) with L a multiple"),
-        (lambda: model.prefill(draw(2) + WORDS), rf"x holds tokens .*: must lie in 0\.\.vocab_size-1={WORDS - 1}"),
-        (lambda: model(z, t, clean=draw(2), cache=cache), "clean, cache: at most one, clean"),
-        (lambda: model.extend(draw(9), t, cache), "z has 13 positions: must have at most 12"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            call()
+    refused_with(cache=cache, model=model, other=copy.deepcopy(model), t=t, z=z)(r"""
+        other.extend(z, t, cache) | ValueError | cache: contains keys and values of another CausalLM
+        model.extend(z[:1], t[:1], cache) | ValueError | cache: contains 2 sequences, but 1 are given; cache\.rows
+        model.prefill(draw(0, 3), cache) | ValueError | cache: contains 2 sequences, but 3 are given
+        model.prefill(draw(3)) | ValueError | x has shape \(2, 3\), block_size=2: expected \(B, L\) with L a multiple
+        model.prefill(draw(2) + WORDS) | ValueError | x holds tokens .*: must lie in 0\.\.vocab_size-1=10
+        model(z, t, clean=draw(2), cache=cache) | ValueError | clean, cache: at most one, clean
+        model.extend(draw(9), t, cache) | ValueError | z has 13 positions: must have at most 12
+    """)
     with torch.no_grad():
         model.blocks[0].mlp.down_proj.weight.mul_(1.001)
     with pytest.raises(ValueError, match="cache: the weights have changed since it was made; prefill again"):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from hf_checkpoints import CAUSAL, CONFIGS, WORDS, write, write_causal
+from refusals import refused_with
 from transformers import LlamaConfig, LlamaModel, T5Config
 
 from ddlib_models.hf.causal_lm import CausalLM, causal_lm
@@ -53,17 +54,15 @@ def test_bad_arguments_are_refused_by_name(folder, changes, message, as_users_ca
 
 def test_bad_inputs_are_refused_by_name(folder, as_users_call):
     model, z, t = causal_lm(WORDS + 1, WORDS, str(folder)), torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2)
-    for call, message in [
-        (lambda: model(z + 12, t), r"z holds states 12\.\.12: must lie in 0\.\.num_states-1=11"),
-        (lambda: model(z, t[:1]), r"z has shape \(2, 3\), t \(1,\): expected \(B, L\) and \(B,\) or \(B, L\)"),
-        (lambda: model(z[:, :1].expand(2, 13), t), r"z has 13 positions: must have at most 12"),
-        (lambda: model(z, t, present=z[:, :2] == 0), r"present has shape \(2, 2\): must have that of z, \(2, 3\)"),
-        (lambda: model(z, t, clean=z), r"clean: at most one, clean and cache only with blocks; block_size=0"),
-        (lambda: model(z, t, clean=z, present=z == 0), r"clean, present: at most one, clean"),
-        (lambda: model.prefill(z), r"x has shape \(2, 3\), block_size=0: expected \(B, L\) with L a multiple of"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            call()
+    refused_with(model=model, z=z, t=t)(r"""
+        model(z + 12, t) | ValueError | z holds states 12\.\.12: must lie in 0\.\.num_states-1=11
+        model(z, t[:1]) | ValueError | z has shape \(2, 3\), t \(1,\): expected \(B, L\) and \(B,\) or \(B, L\)
+        model(z[:, :1].expand(2, 13), t) | ValueError | z has 13 positions: must have at most 12
+        model(z, t, present=z[:, :2] == 0) | ValueError | present has shape \(2, 2\): must have that of z, \(2, 3\)
+        model(z, t, clean=z) | ValueError | clean: at most one, clean and cache only with blocks; block_size=0
+        model(z, t, clean=z, present=z == 0) | ValueError | clean, present: at most one, clean
+        model.prefill(z) | ValueError | x has shape \(2, 3\), block_size=0: expected \(B, L\) with L a multiple of
+    """)
 
 
 def test_models_other_than_causal_language_models_are_refused_by_name(tmp_path):
@@ -110,9 +109,8 @@ def test_weights_that_are_missing_are_refused(tmp_path):
     config.save_pretrained(tmp_path / "none")
     with pytest.raises(OSError, match="safetensors"):
         causal_lm(WORDS + 1, WORDS, str(tmp_path / "none"))
-    LlamaModel(LlamaConfig(**CAUSAL["llama"]().to_diff_dict() | {"tie_word_embeddings": False})).save_pretrained(
-        tmp_path / "headless"
-    )
+    headless = LlamaConfig(**CAUSAL["llama"]().to_diff_dict() | {"tie_word_embeddings": False})
+    LlamaModel(headless).save_pretrained(tmp_path / "headless")
     with pytest.raises(ValueError, match=r"headless': the weights do not fit Llama\w+: the files have no lm_head\.w"):
         causal_lm(WORDS + 1, WORDS, str(tmp_path / "headless"))
 

@@ -37,9 +37,8 @@ def test_the_error_names_a_folder_without_config_json(tmp_path):
     refused(tmp_path, r"this folder has no config\.json, so it contains no model")
     (tmp_path / "file").write_text("x")
     refused(tmp_path / "file", r"file: is a file, must be a folder or the id of a repository")
-    refused(
-        "nowhere/here/none", r"nowhere/here/none'?: not a folder with a model, and the hub answers: Repo id must be"
-    )
+    message = r"nowhere/here/none'?: not a folder with a model, and the hub answers: Repo id must be"
+    refused("nowhere/here/none", message)
 
 
 def test_the_error_names_an_adapter_without_a_model(tmp_path):

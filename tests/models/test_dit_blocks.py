@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import examples
+from cases import examples, slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused_with
@@ -117,9 +117,7 @@ def test_without_blocks_nothing_changes(length):
 
 
 @unfused
-@pytest.mark.parametrize(
-    "attend", [pytest.param(SDPA(), id="sdpa"), pytest.param(Flex(), id="flex", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("attend", slow_but([SDPA(), Flex()], SDPA()), ids=["sdpa", "flex"])
 def test_every_back_end_and_some_positions_only(attend):
     model, plain = (trained(block_size=3, attention=one).double() for one in (attend, SDPA()))
     x, z, t = text(8)

@@ -184,9 +184,8 @@ def test_autocast_keeps_half_the_bytes_and_is_not_mixed_with_float32():
         outputs = model.extend(z, t, cache)
     assert cache.dtype == torch.bfloat16
     torch.testing.assert_close(outputs.float(), in_full(model, x, z, t), atol=0.5, rtol=0.1)
-    with pytest.raises(
-        ValueError, match=r"cache: has dtype torch\.bfloat16, but the network computes in torch\.float32"
-    ):
+    message = r"cache: has dtype torch\.bfloat16, but the network computes in torch\.float32"
+    with pytest.raises(ValueError, match=message):
         model.extend(z, t, cache)
 
 
@@ -236,10 +235,10 @@ def test_trained_weights_have_no_old_cache(part):
 @pytest.mark.usefixtures("as_users_call")
 def test_other_caches_and_tokens_are_refused_by_name():
     model, z, t = trained(block_size=2), draw(2, most=STATES), torch.rand(2)
-    with pytest.raises(TypeError, match="cache is 'cache', must be a Cache from prefill, or None"):
-        model.extend(z, t, "cache")
-    with pytest.raises(TypeError, match=r"clean has dtype torch.float32: expected tokens, of the dtype of z"):
-        model(z, t, clean=z.float())
+    refused_with(model=model, t=t, z=z)(r"""
+        model.extend(z, t, "cache") | TypeError | cache is 'cache', must be a Cache from prefill, or None
+        model(z, t, clean=z.float()) | TypeError | clean has dtype torch.float32: expected tokens, of the dtype of z
+    """)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
@@ -300,8 +299,7 @@ def test_likelihoods_with_and_without_a_cache_agree(order):
     process = dd.presets.hdlm(torch.arange(WORDS) // 4)
     model = trained(num_states=process.num_states, block_size=4, depth=2).double()
     x = draw(12)
-    kept, whole = (
-        dd.likelihood(process, model, x, order, group=2, pace=dd.paces.Blocks(4), keep=keep) for keep in (True, False)
-    )
+    how = dict(group=2, pace=dd.paces.Blocks(4))
+    kept, whole = (dd.likelihood(process, model, x, order, keep=keep, **how) for keep in (True, False))
     torch.testing.assert_close(kept.per_position, whole.per_position, atol=1e-10, rtol=0)
     assert kept.calls == whole.calls

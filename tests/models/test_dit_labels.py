@@ -33,9 +33,8 @@ def test_each_row_has_its_label(time_conditioned):
     for row, label in enumerate(LABEL.tolist()):
         alone = model(z[row : row + 1], t[row : row + 1], label=label)
         torch.testing.assert_close(together[row : row + 1], alone, **close)
-    assert torch.equal(model(z, t), model(z, t, label=-1)) and torch.equal(
-        model(z, t), model(z, t, label=0 * LABEL - 1)
-    )
+    for unlabelled in (-1, 0 * LABEL - 1):
+        assert torch.equal(model(z, t), model(z, t, label=unlabelled))
     different = [model(z, t, label=label) for label in (*range(CLASSES), None)]
     for i, one in enumerate(different):
         assert all((one - other).abs().max() > 1e-3 for other in different[:i])
@@ -179,9 +178,8 @@ def test_a_fixed_label_has_the_capabilities_of_the_model():
             features = fixed.features(z, t)
             assert torch.equal(features, model.features(z, t, label=fixed.label))
             assert torch.equal(fixed(z, t), model.head(features))
-            torch.testing.assert_close(
-                fixed.features_at(z, t, where), features.take_along_dim(where[..., None], 1), **close
-            )
+            some = features.take_along_dim(where[..., None], 1)
+            torch.testing.assert_close(fixed.features_at(z, t, where), some, **close)
             assert all(map(torch.equal, fixed.output_weights(), model.output_weights()))
             if options.get("tree"):
                 assert all(map(torch.equal, fixed.siblings(), model.siblings())) and fixed.tree is model.tree

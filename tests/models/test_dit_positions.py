@@ -65,9 +65,8 @@ def test_half_of_the_planes_turn_by_rows_and_half_by_columns():
 
 def test_a_picture_is_not_a_sequence():
     z, t = picture()
-    flat, square, wide = (
-        trained(**options)(z, t) for options in ({}, KINDS[0], dict(positions="rope2d", shape=(1, 12)))
-    )
+    shapes = {}, KINDS[0], dict(positions="rope2d", shape=(1, 12))
+    flat, square, wide = (trained(**options)(z, t) for options in shapes)
     assert (flat - square).abs().max() > 1e-4 and (wide - square).abs().max() > 1e-4
 
 

@@ -15,9 +15,8 @@ SIZE, V, BOS = 4, 24, 2
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory):
-    folder = save(
-        tmp_path_factory.mktemp("gemma"), DiffusionGemmaForBlockDiffusion(gemma(V)), None, V, bos_token=f"w{BOS}"
-    )
+    network = DiffusionGemmaForBlockDiffusion(gemma(V))
+    folder = save(tmp_path_factory.mktemp("gemma"), network, None, V, bos_token=f"w{BOS}")
     return folder, DiffusionGemmaForBlockDiffusion.from_pretrained(folder).eval()
 
 

@@ -97,12 +97,8 @@ class TheirRotary(nn.Module):
 
     def __init__(self, config: dict):
         super().__init__()
-        d, inner, self.heads, self.few = (
-            config["d_model"],
-            config["mlp_hidden_size"],
-            config["n_heads"],
-            config["n_kv_heads"],
-        )
+        d, inner = config["d_model"], config["mlp_hidden_size"]
+        self.heads, self.few = config["n_heads"], config["n_kv_heads"]
         self.theta, self.eps = config["rope_theta"], config["rms_norm_eps"]
         kv = d // self.heads * self.few
 
@@ -131,9 +127,8 @@ class TheirRotary(nn.Module):
         x = parts["wte"](ids)
         for block in parts["blocks"]:
             y = block["attn_norm"](x)
-            q, k, v = (
-                block[f"{n}_proj"](y).unflatten(-1, (-1, x.shape[-1] // self.heads)).transpose(1, 2) for n in "qkv"
-            )
+            size = x.shape[-1] // self.heads
+            q, k, v = (block[f"{n}_proj"](y).unflatten(-1, (-1, size)).transpose(1, 2) for n in "qkv")
             k, v = (one.repeat_interleave(self.heads // self.few, 1) for one in (self.turned(k), v))
             y = nn.functional.scaled_dot_product_attention(self.turned(q), k, v)
             x = x + block["attn_out"](y.transpose(1, 2).flatten(2))
@@ -169,9 +164,8 @@ OPTIONS += [("scale_logits", True)]
 @pytest.mark.parametrize(("key", "value"), slow_but(OPTIONS, ("attention_layer_norm", True)))
 def test_features_beyond_llama_are_refused(tmp_path, key, value):
     write_llada(tmp_path)
-    with pytest.raises(
-        PermissionError, match=rf"{key}={value!r}: must be .* modeling_llada.LLaDAModelLM, then pass trust"
-    ):
+    message = rf"{key}={value!r}: must be .* modeling_llada.LLaDAModelLM, then pass trust"
+    with pytest.raises(PermissionError, match=message):
         hub.load(change(tmp_path, **{key: value}))
     with pytest.raises(ValueError, match=rf"{key}={value!r}: must be .* for Llama to be the same network"):
         hub.load(change(tmp_path, **{key: value}, auto_map=None))
@@ -197,9 +191,8 @@ def write_dream(folder, **changes):
     (folder / "vocab.json").write_text(json.dumps(tokens))
     (folder / "merges.txt").write_text("#version: 0.2\n")
     added = {str(i): dict(content=token, special=True) for token, i in list(tokens.items())[TOKENS:]}
-    config = dict(
-        tokenizer_class="DreamTokenizer", auto_map={"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]}
-    )
+    config = dict(tokenizer_class="DreamTokenizer")
+    config |= dict(auto_map={"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]})
     config |= dict(mask_token="<|mask|>", eos_token="<|endoftext|>", added_tokens_decoder=added)
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return network

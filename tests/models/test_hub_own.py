@@ -104,9 +104,8 @@ def test_a_custom_family_is_an_entry_point(tmp_path, monkeypatch):
     change(tmp_path, model_type="a2d-mine")
 
     def mine():
-        return replace(
-            records.a2d(), model_types=("a2d-mine",), native=lambda config: {**config, "model_type": "llama"}
-        )
+        native = lambda config: {**config, "model_type": "llama"}  # noqa: E731
+        return replace(records.a2d(), model_types=("a2d-mine",), native=native)
 
     def get(kind, name):
         if name == "broken":
@@ -146,11 +145,8 @@ class Causal(nn.Module):
         return seen[:, last, : self.words]
 
 
-SEEN = [
-    (0, 0, "is causal and its mask cannot be turned off"),
-    (0, 3, "is causal"),
-    (5, 3, "attends beyond its blocks of 3"),
-]
+CAUSAL = "is causal and its mask cannot be turned off"
+SEEN = [(0, 0, CAUSAL), (0, 3, "is causal"), (5, 3, "attends beyond its blocks of 3")]
 
 
 @pytest.mark.parametrize(("ahead", "size", "message"), slow_but(SEEN, SEEN[0], SEEN[2]))

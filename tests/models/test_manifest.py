@@ -133,12 +133,7 @@ def test_a_new_save_replaces_the_old_and_nothing_else(tmp_path):
     fill(tmp_path, {"notes.txt": b"mine", "README.md": b"edited"})
     save(tmp_path, {"config.json": b"[]", "new.json": b"{}", "README.md": b"another card"}, step=2)
     assert check_manifest(tmp_path) == {"step": 2}
-    assert content(tmp_path) == {
-        "config.json": b"[]",
-        "new.json": b"{}",
-        "notes.txt": b"mine",
-        "README.md": b"edited",
-    }
+    assert content(tmp_path) == {"config.json": b"[]", "new.json": b"{}", "notes.txt": b"mine", "README.md": b"edited"}
 
 
 def test_folders_are_made_and_an_empty_one_is_used(tmp_path):

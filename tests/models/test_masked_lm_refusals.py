@@ -51,10 +51,7 @@ def test_bad_inputs_are_refused_by_name(folders, as_users_call):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            dict(vocab_size=21, num_states=22, mask_token=4),
-            r"vocab_size=21: must be <= 20, the rows of BertForMaskedLM",
-        ),
+        (dict(vocab_size=21, num_states=22, mask_token=4), "vocab_size=21: must be <= 20, the rows of BertForMaskedLM"),
         (dict(vocab_size=14, num_states=15), r"vocab_size=14: must be <= 13, the tokens of .* mask_token as an id"),
         (dict(vocab_size=11, num_states=10), r"vocab_size=11: tokens are states, so it must be <= num_states=10"),
         (dict(vocab_size=0, num_states=10), r"vocab_size=0: must be at least 1"),

@@ -77,10 +77,8 @@ def test_the_files_are_those_that_others_read(saved):
     assert config["model_type"] == "ddlib-dit" and config["architectures"] == ["DiT"] and config["depth"] == 2
     assert load_file(saved / "model.safetensors").keys() == trained().state_dict().keys()
     card = (saved / "README.md").read_text()
-    assert (
-        "library_name: ddlib" in card
-        and "from ddlib_models.dit.network import DiT\n\nmodel = DiT.from_pretrained(" in card
-    )
+    assert "library_name: ddlib" in card
+    assert "from ddlib_models.dit.network import DiT\n\nmodel = DiT.from_pretrained(" in card
 
 
 def test_the_back_end_of_attention_is_chosen_at_load(tmp_path):

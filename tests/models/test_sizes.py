@@ -8,14 +8,10 @@ from ddlib_models import DiT, sizes
 GPT2 = 50257
 
 
-@pytest.mark.parametrize(
-    ("size", "blocks", "total"),
-    [
-        (sizes.tiny, 28.4, 80.1),
-        (sizes.small, 92.1, 169.7),
-        (sizes.base, 321.2, 424.6),
-    ],
-)
+SIZES = [(sizes.tiny, 28.4, 80.1), (sizes.small, 92.1, 169.7), (sizes.base, 321.2, 424.6)]
+
+
+@pytest.mark.parametrize(("size", "blocks", "total"), SIZES)
 def test_parameters_in_millions_are_those_of_the_papers(size, blocks, total):
     """HDLM's appendix counts the blocks; GIDD's code counts all, with 50259 ids padded to 50304."""
     with torch.device("meta"):

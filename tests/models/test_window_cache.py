@@ -1,7 +1,7 @@
 """Caches around a window: exact at the states that they were computed from, and refused for anything else."""
 
 import copy
-import re
+from functools import partial
 from itertools import product
 
 import pytest
@@ -10,6 +10,7 @@ from cases import examples, slow_but
 from hf_checkpoints import CAUSAL, WORDS, write_causal
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused_with
 from tiny import STATES, trained
 from tiny import WORDS as DIT_WORDS
 
@@ -32,9 +33,8 @@ def times(z, seed=0):
 
 
 def windows():
-    return st.tuples(st.integers(0, LENGTH - 1), st.integers(1, LENGTH)).map(
-        lambda two: (two[0], min(LENGTH, two[0] + two[1]))
-    )
+    pairs = st.tuples(st.integers(0, LENGTH - 1), st.integers(1, LENGTH))
+    return pairs.map(lambda pair: (pair[0], min(LENGTH, sum(pair))))
 
 
 @pytest.fixture(scope="module")
@@ -170,15 +170,15 @@ def test_bad_windows_and_foreign_caches_are_refused_by_name(folders, name):
     t = times(z)
     cache = model.prefill_around(z, t, 4, 7)
     assert isinstance(model, WindowDenoiser) and isinstance(cache, WindowCache)
-    for call, message in [
-        (lambda: model.prefill_around(z, t, 7, 4), "start=7, stop=4: must be a window of z, 0 <= start < stop"),
-        (lambda: model.prefill_around(z, t, 0, 13), "start=0, stop=13: must be a window"),
-        (lambda: model.extend(z[:, :2], t[:, :2], cache), "cache: is that of the window 4..6 of 3 positions, but z"),
-        (lambda: model.extend(z[:1, :3], t[:1, :3], cache), "cache: contains 2 sequences, but 1 are given"),
-        (lambda: copy.deepcopy(model).extend(z[:, :3], t[:, :3], cache), "cache: contains keys and values of another"),
-    ]:
-        with pytest.raises(ValueError, match=re.escape(message)):
-            call()
+    refused_with(cache=cache, model=model, t=t, z=z)(r"""
+        model.prefill_around(z, t, 7, 4) | ValueError | start=7, stop=4: must be a window of z, 0 <= start < stop
+        model.prefill_around(z, t, 0, 13) | ValueError | start=0, stop=13: must be a window
+        model.extend(z[:, :2], t[:, :2], cache)
+            | ValueError | cache: is that of the window 4\.\.6 of 3 positions, but z
+        model.extend(z[:1, :3], t[:1, :3], cache) | ValueError | cache: contains 2 sequences, but 1 are given
+        copy.deepcopy(model).extend(z[:, :3], t[:, :3], cache)
+            | ValueError | cache: contains keys and values of another
+    """)
     with torch.no_grad():
         next(model.blocks[-1].parameters()).mul_(1.001)
     with pytest.raises(ValueError, match="cache: the weights have changed since it was made; prefill again"):
@@ -198,10 +198,8 @@ def test_refreshed_at_every_call_it_draws_the_same_tokens(folders, name, keep):
     process = dd.presets.mdlm(words)
     model = model if name == "llama" else trained(num_states=process.num_states).double()
     how = dict(pace=dd.paces.Blocks(4), steps=4, seeds=[1, 2, 3])
-    drawn = [
-        dd.sample(process, model, (3, LENGTH), dd.samplers.Confidence(), keep=rule, **how)
-        for rule in (f"{keep}:refresh=1", True)
-    ]
+    draw_with = partial(dd.sample, process, model, (3, LENGTH), dd.samplers.Confidence(), **how)
+    drawn = [draw_with(keep=rule) for rule in (f"{keep}:refresh=1", True)]
     assert torch.equal(*drawn) and drawn[0].max() < words
 
 

@@ -1,14 +1,17 @@
 """A run that was never trained: prepared text and random weights, published as training does."""
 
+import functools
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
 from ddlib.hierarchies import save_clusters, semantic_clusters
 from recipes.config import Data, Loss, ModelContext, Optimizer, Output, Recipe
-from recipes.data import Prepared, local, prepare
+from recipes.data import Corpus, Prepared, local, open_prepared, prepare
 from recipes.engine.parallel import World
 from recipes.engine.setup import FromText, make_model, make_process
 from recipes.model_io import WEIGHTS
@@ -31,6 +34,18 @@ class Published:
     data: Prepared
 
 
+@functools.cache
+def _prepared() -> tuple[TemporaryDirectory, Corpus]:
+    """The text of all runs in a folder, prepared once per process."""
+    made = TemporaryDirectory()
+    text = Path(made.name) / "text.jsonl"
+    lines = [json.dumps({"text": f"{number}. {SENTENCES[number % len(SENTENCES)]}"}) for number in range(30)]
+    text.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    corpus = local(str(text), "train:300", held_out=11)
+    prepare(corpus, Path(made.name) / "data")
+    return made, corpus
+
+
 def publish_tiny(
     folder: Path,
     process: dict | None = None,
@@ -40,11 +55,9 @@ def publish_tiny(
     depth: int = 1,
 ) -> Published:
     """A network with random weights in ``folder``/run, its text in ``folder``/data."""
-    text = folder / "text.jsonl"
-    lines = [json.dumps({"text": f"{number}. {SENTENCES[number % len(SENTENCES)]}"}) for number in range(30)]
-    text.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    corpus = local(str(text), "train:300", held_out=11)
-    data = prepare(corpus, folder / "data")
+    prepared, corpus = _prepared()
+    shutil.copytree(prepared.name, folder, dirs_exist_ok=True)
+    data = open_prepared(folder / "data", corpus)
     recipe = Recipe(
         data=Data(corpus=corpus, folder=folder / "data", length=LENGTH, packed=packed, wrap=wrap),
         process=process or dict(kind="mdlm"),

@@ -25,15 +25,8 @@ SENTENCES = ("The state of our union is strong.", "We will build roads, schools 
 SIZE = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
 SMALL = ["--data.length", "16", "--batch", "4", "--output.folder", "run", "--output.validate-sequences", "8"]
 SMALL += ["--output.sample-steps", "4", "--output.samples", "1", "--optimizer.lr", "0.01", "--optimizer.warmup", "2"]
-SMALL += [
-    "--output.log-every",
-    "1",
-    "--output.no-tensorboard",
-    "--output.validate-every",
-    "4",
-    "--output.save-every",
-    "4",
-]
+SMALL += ["--output.log-every", "1", "--output.validate-every", "4", "--output.save-every", "4"]
+SMALL += ["--output.no-tensorboard"]
 
 
 def write_tokenizer(folder: Path, *more: str) -> int:
@@ -157,7 +150,8 @@ def test_text_is_cut_as_prepare_cuts_it_and_the_table_is_the_same(llama, capsys)
     from recipes import prepare as command
     from recipes.data import open_prepared
 
-    for flags, held in (([], "6"), (["--sample-by", "paragraph"], "2"), (["--sample-by", "document"], "2")):
+    for cut, held in ((None, "6"), ("paragraph", "2"), ("document", "2")):
+        flags = ["--sample-by", cut] if cut else []
         where = "-".join(["data/mine", *flags])
         for extra in (2, 3):  # a folder of files, each with two paragraphs
             Path(f"texts/{extra}.txt").write_text("One line.\nAnother line that is as long as a row.\n\nThe end.\n" * 3)
@@ -171,9 +165,7 @@ def test_text_is_cut_as_prepare_cuts_it_and_the_table_is_the_same(llama, capsys)
         assert [line for line in printed if line in table] == table
         one, other = (open_prepared(Path(folder)) for folder in (where, "data/adapt-llama"))
         assert [d.tolist() for d in one.train] == [d.tolist() for d in other.train]
-        rule = {"document": "a whole file", "paragraph": "a block between empty lines"}.get(
-            (flags or [""])[-1], "a line"
-        )
+        rule = {"document": "a whole file", "paragraph": "a block between empty lines"}.get(cut, "a line")
         assert any(f"3 .txt files, each document is {rule} (--sample-by" in line for line in table)
 
 
@@ -184,9 +176,8 @@ def test_a_validation_of_one_sequence_is_refused_before_the_first_step(llama):
     message = r"data/mine: holds 1 document for validation, must hold at least 2: .* --held-out NUMBER, or --validation"
     with pytest.raises(SystemExit, match=f"error: .*{message}"):
         adapt.main(["mdlm", "--from", "llama", "--data.folder", "data/mine", *SMALL])
-    with pytest.raises(
-        SystemExit, match=r"output.validate_sequences=1: must be at least 2, the mean over one sequence"
-    ):
+    message = r"output.validate_sequences=1: must be at least 2, the mean over one sequence"
+    with pytest.raises(SystemExit, match=message):
         run("mdlm", "--output.validate-sequences", "1")
     assert not Path("run/checkpoints").exists() and not Path("run/metrics.jsonl").exists()
 
@@ -221,13 +212,10 @@ def test_prepare_ends_with_a_command_that_begins_at_the_weights_beside_the_token
         PreTrainedTokenizerFast.from_pretrained(name, mask_token="[MASK]").save_pretrained(name)
         BertForMaskedLM(BertConfig(vocab_size=words + 1, **SIZE)).save_pretrained(name)
     prepare_command.main(["local", "--files", "texts", "--tokenizer", name, "--out", "data/mine"])
-    (line,) = (
-        one for one in capsys.readouterr().out.splitlines() if one.startswith(f"or start from the weights of {name}: ")
-    )
-    words = line.partition(f"python -m recipes.{module} ")[2].split()
-    {"adapt": adapt, "owt": owt}[module].main(
-        [*words, "--steps", "1", "--data.length", "16", "--batch", "4", "--output.no-tensorboard"]
-    )
+    begin = f"or start from the weights of {name}: python -m recipes.{module} "
+    (line,) = (one for one in capsys.readouterr().out.splitlines() if one.startswith(begin))
+    small = ["--steps", "1", "--data.length", "16", "--batch", "4", "--output.no-tensorboard"]
+    {"adapt": adapt, "owt": owt}[module].main([*line.removeprefix(begin).split(), *small])
     kind = {"adapt": "CausalLM", "owt": "MaskedLM"}[module]
     assert type(open_saved("runs/mine").model).__name__ == kind
 
@@ -262,16 +250,14 @@ def test_other_models_and_too_little_text_are_refused_by_name(llama):
     refused("name_or_path='empty': this folder has no config.json", "--from", "empty")
     refused("name_or_path='nowhere/here': not a folder with a model", "--from", "nowhere/here")
     refused("path='none.txt': there is no", "--from", "llama", "--text", "none.txt")
-    refused(
-        r"data\.length=4000: must be at most \d+, the tokens of the train", "--from", "llama", "--data.length", "4000"
-    )
+    message = r"data\.length=4000: must be at most \d+, the tokens of the train"
+    refused(message, "--from", "llama", "--data.length", "4000")
     assert not Path("run").exists()
 
 
 def test_more_tokens_than_positions_are_refused_by_name(llama):
-    refused(
-        "data.length=32: must be at most 24, the positions of the network", "--from", "llama", "--data.length", "32"
-    )
+    message = "data.length=32: must be at most 24, the positions of the network"
+    refused(message, "--from", "llama", "--data.length", "32")
 
 
 def test_help_needs_no_model(capsys):

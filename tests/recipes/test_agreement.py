@@ -226,10 +226,7 @@ def test_padding_that_a_published_tokenizer_lacks_is_refused_and_not_taken_for_a
 
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
-@given(
-    tokens=st.lists(st.text(min_size=1, max_size=3), min_size=2, max_size=300, unique=True),
-    moved=st.data(),
-)
+@given(tokens=st.lists(st.text(min_size=1, max_size=3), min_size=2, max_size=300, unique=True), moved=st.data())
 def test_any_two_ids_that_change_places_are_found(tokens, moved):
     ids = {token: number for number, token in enumerate(tokens)}
     first, second = (moved.draw(st.integers(0, len(tokens) - 1)) for _ in range(2))

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from refusals import refuses
 from training_runs import curve, losses, recipe, text, trained
 
 from recipes.config import Hardware, Loss
@@ -101,20 +102,12 @@ def test_options_without_an_order_are_refused_before_training(folder, changes, m
         train(given(folder, "refused", **(dict(loss=Loss(order="left_to_right")) | changes)))
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (dict(order="confidance"), "loss.order.*confidance.*confidence"),
-        (dict(order="confidence:score=best"), "score is 'best'"),
-        (dict(order="left_to_right", order_per_step=0), "order_per_step=0"),
-        (dict(order="left_to_right", order_share=0.0), "order_share=0.0: must lie in"),
-        (
-            dict(order="left_to_right", interval=(0.1, 0.9)),
-            r"interval=\(0\.1, 0\.9\): not with order='left_to_right' and",
-        ),
-        (dict(order="left_to_right", levels="balanced"), "order='left_to_right': not with levels"),
-    ],
-)
-def test_bad_values_are_refused_with_their_name(values, message):
-    with pytest.raises(ValueError, match=message):
-        Loss(**values)
+test_bad_values_are_refused_with_their_name = refuses(r"""
+    Loss(order="confidance") | ValueError | loss.order.*confidance.*confidence
+    Loss(order="confidence:score=best") | ValueError | score is 'best'
+    Loss(order="left_to_right", order_per_step=0) | ValueError | order_per_step=0
+    Loss(order="left_to_right", order_share=0.0) | ValueError | order_share=0.0: must lie in
+    Loss(order="left_to_right", interval=(0.1, 0.9))
+        | ValueError | interval=\(0\.1, 0\.9\): not with order='left_to_right' and
+    Loss(order="left_to_right", levels="balanced") | ValueError | order='left_to_right': not with levels
+""")

@@ -70,7 +70,6 @@ def test_given_clusters_have_the_centroids_of_their_words():
 def test_a_missing_file_names_the_command_that_makes_one(tmp_path):
     from recipes.embeddings.grouping import clusters_there
 
-    with pytest.raises(
-        FileNotFoundError, match=r"clusters='none.csv': there is no such file; python -m recipes.clusters"
-    ):
+    message = r"clusters='none.csv': there is no such file; python -m recipes.clusters"
+    with pytest.raises(FileNotFoundError, match=message):
         clusters_there("none.csv", None)

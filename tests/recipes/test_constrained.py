@@ -64,9 +64,8 @@ def test_texts_match_the_pattern(tmp_path, layout, sampler):
 def test_it_is_the_constraint_of_ddlib(run, saved, tmp_path):
     out, pattern, ends = tmp_path / "texts.jsonl", "(yes|no){1,3}", saved.special.eos
     drawn(run, regex=pattern, samples=3, out=out, seed=2)
-    tokens = {
-        piece.decode(): token for token, piece in pieces(saved).items() if piece in (b"y", b"e", b"s", b"n", b"o")
-    }
+    spelt = {piece: token for token, piece in pieces(saved).items()}
+    tokens = {letter: spelt[letter.encode()] for letter in "yesno"}
     states = {0: {"y": 1, "n": 3}, 1: {"e": 2}, 2: {"s": 4}, 3: {"o": 4}, 4: {"y": 5, "n": 7}, 5: {"e": 6},
               6: {"s": 8}, 7: {"o": 8}, 8: {"y": 9, "n": 11}, 9: {"e": 10}, 10: {"s": 12}, 11: {"o": 12}}  # fmt: skip
     by_letters = {state: {tokens[letter]: to for letter, to in row.items()} for state, row in states.items()}
@@ -108,9 +107,8 @@ def test_a_json_text_does_not_end_within_a_string(saved, tmp_path):
 def test_prompts_of_several_lengths_and_gaps(run):
     prompts = ("The state", "We will build roads", "The [MASK:3] of our")
     patterns = (" [a-z]{3,9}!", " [a-z]{3,9}!", "The [a-z ]+ of our")
-    alone = [
-        drawn(run, regex=pattern, prompt=prompt, samples=2) for pattern, prompt in zip(patterns, prompts, strict=True)
-    ]
+    each = zip(patterns, prompts, strict=True)
+    alone = [drawn(run, regex=pattern, prompt=prompt, samples=2) for pattern, prompt in each]
     assert all(re.fullmatch("The state [a-z]{3,9}!", text) for text in alone[0])
     assert all(re.fullmatch("The [a-z ]+ of our", text) for text in alone[2])
     assert drawn(run, regex=" [a-z]{3,9}!", prompt=prompts[:2], samples=2) == alone[0] + alone[1]
@@ -158,9 +156,8 @@ def test_tokens_are_bytes(saved):
     assert pieces(replace(saved, tokenizer=alone, special=replace(special, eos=None))) == {0: b"C", 1: b"O"}
     together = Tokenizer(models.WordPiece({"play": 0, "##ing": 1, "[UNK]": 2}, unk_token="[UNK]"))
     together.decoder = decoders.WordPiece()
-    with pytest.raises(
-        ValueError, match=r"its tokenizer decodes tokens jointly.* must be byte-level, .* takes an Automaton"
-    ):
+    message = r"its tokenizer decodes tokens jointly.* must be byte-level, .* takes an Automaton"
+    with pytest.raises(ValueError, match=message):
         pieces(replace(saved, tokenizer=together, special=special))
 
 

@@ -8,9 +8,10 @@ def lengths(count, longest, seed=0):
     return np.random.default_rng(seed).integers(1, longest + 1, count)
 
 
-@pytest.mark.parametrize(
-    ("count", "longest", "length"), [(1, 5, 8), (1, 20, 8), (500, 30, 32), (500, 90, 32), (40, 1, 7)]
-)
+CASES = [(1, 5, 8), (1, 20, 8), (500, 30, 32), (500, 90, 32), (40, 1, 7)]
+
+
+@pytest.mark.parametrize(("count", "longest", "length"), CASES)
 def test_every_document_stands_whole_in_one_row(count, longest, length):
     sizes = lengths(count, longest)
     rows = pack(sizes, length, seed=0)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import datasets
 import numpy as np
 import pytest
+from refusals import refused_with
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 import ddlib as dd
@@ -114,12 +115,11 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     with pytest.raises(ValueError, match="other contains no prepared text"):
         prepare(corpus(), tmp_path / "other")
     assert (tmp_path / "other" / "notes.txt").read_text() == "mine"
-    with pytest.raises(ValueError, match=r"is a file, must be a folder of prepared data: run python -m recipes"):
-        open_prepared(tmp_path / "other" / "notes.txt")
-    with pytest.raises(ValueError, match=r"notes.txt: is a file"):
-        prepare(corpus(), tmp_path / "other" / "notes.txt")
-    with pytest.raises(ValueError, match="workers=0: must be at least 1"):
-        prepare(corpus(), tmp_path / "new", workers=0)
+    refused_with(notes=tmp_path / "other" / "notes.txt")(r"""
+        open_prepared(notes) | ValueError | is a file, must be a folder of prepared data: run python -m recipes
+        prepare(corpus(), notes) | ValueError | notes.txt: is a file
+        prepare(corpus(), "new", workers=0) | ValueError | workers=0: must be at least 1
+    """)
 
 
 def test_files_changed_since_are_noticed(tmp_path):
@@ -143,17 +143,11 @@ def test_the_corpus_that_is_expected_can_be_named(tmp_path):
         open_prepared(tmp_path / "out", corpus(eos="[CLS]"))
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        ([""], "train: all 1 documents of texts.txt are empty"),
-        (["", "  "], "train: all 2 documents of texts.txt are empty"),
-    ],
-)
-def test_nothing_but_empty_documents_is_refused(tmp_path, texts, message):
+@pytest.mark.parametrize("texts", [[""], ["", "  "]])
+def test_nothing_but_empty_documents_is_refused(tmp_path, texts):
     write("texts.txt", texts)
     write("held.txt", ["the"])
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"train: all {len(texts)} documents of texts.txt are empty"):
         prepare(local("texts.txt", "words.json", "held.txt"), tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == [".out.lock"]
 
@@ -210,9 +204,8 @@ def test_missing_and_incomplete_files_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"manifest.json is damaged"):
         open_prepared(folder)
     (folder / "manifest.json").unlink()
-    with pytest.raises(
-        ValueError, match=r"contains no prepared text, or only a part of it, as it has no manifest.json"
-    ):
+    message = "contains no prepared text, or only a part of it, as it has no manifest.json"
+    with pytest.raises(ValueError, match=message):
         open_prepared(folder)
 
 
@@ -250,16 +243,14 @@ def test_a_tokenizer_neither_cuts_off_nor_fills_up(tmp_path):
 
 def test_ends_must_be_known_or_named(tmp_path):
     word_level(["[UNK]", "<go>", *WORDS]).save("words.json")
-    with pytest.raises(
-        ValueError,
-        match=r"bos=None: the tokenizer has no token <\|endoftext\|>, \[CLS\], <s>; eos=None: .*of its tokens "
-        r"by --bos TOKEN and --eos TOKEN; its special tokens are \[UNK\], <go>$",
-    ):
+    names = r"\[UNK\], <go>"
+    message = r"bos=None: the tokenizer has no token <\|endoftext\|>, \[CLS\], <s>; eos=None: .*of its tokens by --bos"
+    with pytest.raises(ValueError, match=rf"{message} TOKEN and --eos TOKEN; its special tokens are {names}$"):
         prepare(corpus(), tmp_path / "out")
-    with pytest.raises(ValueError, match=r"eos=None: .* by --eos TOKEN; its special"):
-        prepare(corpus(bos="<go>"), tmp_path / "out")
-    with pytest.raises(ValueError, match=r"eos='<stop>': the tokenizer has no token <stop>"):
-        prepare(corpus(bos="<go>", eos="<stop>"), tmp_path / "out")
+    refused_with()(r"""
+        prepare(corpus(bos="<go>"), "out") | ValueError | eos=None: .* by --eos TOKEN; its special
+        prepare(corpus(bos="<go>", eos="<stop>"), "out") | ValueError | eos='<stop>': the tokenizer has no token <stop>
+    """)
     prepared = prepare(corpus(bos="<go>", eos="<go>"), tmp_path / "out")
     assert prepared.bos_id == prepared.eos_id == 1
 
@@ -362,9 +353,8 @@ def test_corpora_of_the_hub(tmp_path, monkeypatch, wanted, make, requested, firs
     assert prepare(wanted, tmp_path / "out").manifest == prepared.manifest
     assert set(names) == {requested}
     assert {call[2] for call in calls} == {wanted.train.split.split("[")[0], wanted.validation.split.split("[")[0]}
-    assert {(call[0], call[1], call[3]) for call in calls} == {
-        (wanted.train.path, wanted.train.name, wanted.train.revision)
-    }
+    train = wanted.train
+    assert {(path, name, revision) for path, name, _, revision in calls} == {(train.path, train.name, train.revision)}
     assert prepared.tokenizer.decode(prepared.train[0].tolist(), skip_special_tokens=False) == first
 
 
@@ -452,10 +442,7 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
 
 
 def test_the_default_hold_out_has_two_documents_that_are_not_empty(tmp_path):
-    path = tmp_path / "blank.txt"
-    path.write_text("\n".join([f"line {n}" for n in range(30)] + ["", "", "", ""]))
-    assert twentieth(Source(path=str(path))) == 5
-    path.write_text("\n".join(f"line {n}\n" for n in range(22)))
-    assert twentieth(Source(path=str(path))) == 3
-    path.write_text("\n".join(f"line {n}" for n in range(60)))
-    assert twentieth(Source(path=str(path))) == 3
+    path, blank = tmp_path / "blank.txt", "line\n\n" * 21 + "line\n"
+    for lines, count in (("line\n" * 30 + "\n\n\n", 5), (blank, 3), ("line\n" * 59 + "line", 3)):
+        path.write_text(lines)
+        assert twentieth(Source(path=str(path))) == count

@@ -5,6 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from refusals import refuses
 
 from recipes.data import Documents, examples
 
@@ -176,20 +177,14 @@ def test_a_batch_moves():
     assert {part.device.type for part in vars(moved).values() if part is not None} == {"meta"}
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"batch_size": 0}, "batch_size=0: must be at least 1"),
-        ({"seed": -1}, "seed=-1: must be at least 0"),
-        ({"start": -1}, "start=-1: must be at least 0"),
-        ({"rank": 2, "world": 2}, "rank=2: must be below world=2"),
-        ({"world": 12}, "world=12: must be at most 11, the number of rows"),
-        ({"threads": -1}, "threads=-1: must be at least 0"),
-    ],
-)
-def test_bad_arguments_are_refused_before_anything_is_read(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        stream(**wrong)
+test_bad_arguments_are_refused_before_anything_is_read = refuses(r"""
+    stream(batch_size=0) | ValueError | batch_size=0: must be at least 1
+    stream(seed=-1) | ValueError | seed=-1: must be at least 0
+    stream(start=-1) | ValueError | start=-1: must be at least 0
+    stream(rank=2, world=2) | ValueError | rank=2: must be below world=2
+    stream(world=12) | ValueError | world=12: must be at most 11, the number of rows
+    stream(threads=-1) | ValueError | threads=-1: must be at least 0
+""")
 
 
 def test_a_row_has_at_least_one_token():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from cases import slow_but
 from published import publish_tiny
+from refusals import refused_with
 from training_runs import curve, recipe, text
 
 from recipes.config import Data
@@ -79,14 +80,13 @@ def symbols(folder: Path, **values):
 
 
 def test_data_that_cannot_be_wrapped_are_refused_by_name(data, tmp_path, tmp_path_factory):
-    with pytest.raises(ValueError, match=r"data\.wrap: not with data\.packed"):
-        Data(folder=tmp_path, packed=True, wrap=True)
-    with pytest.raises(ValueError, match=r"data\.length=2: must be at least 3 with data\.wrap"):
-        wrapped(data, 2)
-    with pytest.raises(ValueError, match=r"data\.length=100000: .* holds 0 whole rows of it for validation"):
-        wrapped(data, 100_000)
-    with pytest.raises(ValueError, match=r"data\.wrap=True: .* have no end: prepare it again with --ends"):
+    refused_with(Data=Data, data=data, tmp_path=tmp_path)(r"""
+        Data(folder=tmp_path, packed=True, wrap=True) | ValueError | data\.wrap: not with data\.packed
+        wrapped(data, 2) | ValueError | data\.length=2: must be at least 3 with data\.wrap
+        wrapped(data, 100_000) | ValueError | data\.length=100000: .* holds 0 whole rows of it for validation
         wrapped(symbols(tmp_path / "open"), 6)
+            | ValueError | data\.wrap=True: .* have no end: prepare it again with --ends
+    """)
     shaped = prepare_ids(np.zeros((8, 2, 3), int), np.zeros((8, 2, 3), int), 4, tmp_path / "shaped")
     with pytest.raises(ValueError, match=r"data\.wrap=True: .* have shape 2 x 3"):
         wrapped(shaped, 6)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 
 import ddlib as dd
 from recipes.embeddings import embeddings
@@ -55,15 +56,12 @@ def test_typical_words_are_members_most_frequent_first():
     assert embeddings.typical_words(vectors, parents, torch.tensor([1, 5, 9, 3]), num=2) == [[2, 3], [1]]
 
 
-def test_refusals():
-    with pytest.raises(ValueError, match="tokens: 3 are too few"):
-        embeddings.word_embeddings(torch.arange(3), WORDS, 2, reach=3)
-    with pytest.raises(ValueError, match=f"dim={WORDS}"):
-        embeddings.word_embeddings(stream(), WORDS, WORDS)
-    with pytest.raises(ValueError, match="num_clusters=1"):
-        embeddings.cluster(torch.eye(4), 1)
-    with pytest.raises(ValueError, match="3 different embeddings"):
-        embeddings.cluster(torch.eye(4)[[0, 1, 2, 2]], 4)
+test_refusals = refuses(r"""
+    embeddings.word_embeddings(torch.arange(3), WORDS, 2, reach=3) | ValueError | tokens: 3 are too few
+    embeddings.word_embeddings(stream(), WORDS, WORDS) | ValueError | dim=40
+    embeddings.cluster(torch.eye(4), 1) | ValueError | num_clusters=1
+    embeddings.cluster(torch.eye(4)[[0, 1, 2, 2]], 4) | ValueError | 3 different embeddings
+""")
 
 
 @pytest.mark.parametrize("overlap", [0.0, 0.4, 1.0])

@@ -24,10 +24,7 @@ from recipes.engine.provenance import record
 from recipes.engine.run import Run
 from recipes.model_io import open_saved
 
-LOSSES = {
-    "whole": Loss(),
-    "ordered": Loss(order="confidence:temperature=0.1", order_per_step=3, order_share=0.75),
-}
+LOSSES = {"whole": Loss(), "ordered": Loss(order="confidence:temperature=0.1", order_per_step=3, order_share=0.75)}
 ALONE = World(0, 1, torch.device("cpu"))
 OTHERS = [dict(kind="mdlm"), dict(kind="gidd", p_uniform=0.2)]
 
@@ -99,13 +96,10 @@ def killed_and_finished(run, size, seed, in_a_save):
 @pytest.mark.parametrize(
     ("untouched", "in_a_save"),
     [
-        pytest.param(name, in_a_save, id=f"{name}-{'while saving' if in_a_save else 'anywhere'}", marks=marks)
-        for name, in_a_save, marks in (
-            ("whole", False, pytest.mark.nightly),
-            ("whole", True, pytest.mark.slow),
-            ("ordered", False, pytest.mark.nightly),
-            ("ordered", True, pytest.mark.nightly),
-        )
+        pytest.param("whole", False, marks=pytest.mark.nightly),
+        pytest.param("whole", True, marks=pytest.mark.slow),
+        pytest.param("ordered", False, marks=pytest.mark.nightly),
+        pytest.param("ordered", True, marks=pytest.mark.nightly),
     ],
 )
 def test_killed_and_started_again_it_makes_the_same_run(folder, request, untouched, in_a_save):
@@ -242,13 +236,12 @@ def test_a_finished_run_prints_that_it_is_finished(folder, whole, capsys):
         (dict(loss=Loss(weighting="clip:5")), r"loss.weighting.high is 5.0, was 2.0"),
     ],
 )
-def test_another_recipe_is_refused_by_name(folder, whole, change, message):
-    name = "changed-" + "-".join(change)
-    copied(whole, folder, name)
-    before = (folder / name / "metrics.jsonl").read_bytes()
+def test_another_recipe_is_refused_by_name(tmp_path, whole, folder, change, message):
+    run = given(folder, tmp_path / "changed", **change)
+    before = (copied(whole, tmp_path, "changed") / "metrics.jsonl").read_bytes()
     with pytest.raises(ValueError, match=message):
-        train(given(folder, name, **change))
-    assert (folder / name / "metrics.jsonl").read_bytes() == before
+        train(run)
+    assert (tmp_path / "changed" / "metrics.jsonl").read_bytes() == before
 
 
 def test_another_recipe_is_accepted_on_request(folder, whole):
@@ -321,12 +314,17 @@ def test_the_disk_of_a_resumed_run_holds_its_checkpoints_already(folder, whole, 
         checkpoint.check_folder(run.output, model.requires_grad_(False), averaged=True)
 
 
-def test_the_best_checkpoint_is_the_one_whose_bound_was_measured(tmp_path):
+def saved(folder, step, bound):
+    """A checkpoint of a small model, of which only the newest and the best are kept."""
     model = torch.nn.Linear(3, 3)
     state = checkpoint.State(model, [torch.optim.AdamW(model.parameters())], None)
+    return checkpoint.save(folder, state, checkpoint.Facts(step, "recipe", "vocabulary", 1, bound), ALONE, keep=1)
+
+
+def test_the_best_checkpoint_is_the_one_whose_bound_was_measured(tmp_path):
     # the bounds are measured at steps 4 and 8; checkpoints between repeat the last one
     for step, bound in ((4, 1.0), (6, 1.0), (8, 2.0), (10, 2.0)):
-        checkpoint.save(tmp_path, state, checkpoint.Facts(step, "recipe", "vocabulary", 1, bound), ALONE, keep=1)
+        saved(tmp_path, step, bound)
     assert [path.name for path in checkpoint.found(tmp_path)] == ["step_00000010", "step_00000004"]
 
 
@@ -344,20 +342,12 @@ def test_a_run_that_ends_while_it_publishes_publishes_when_it_is_started_again(f
 
 
 def test_damaged_checkpoints_keep_no_place_from_new_ones(tmp_path):
-    model = torch.nn.Linear(3, 3)
-    state = checkpoint.State(model, [torch.optim.AdamW(model.parameters())], None)
-
-    def save(step, bound):
-        facts = checkpoint.Facts(step, "recipe", "vocabulary", 1, bound)
-        return checkpoint.save(tmp_path, state, facts, ALONE, keep=1)
-
-    best = save(200, 1.0)
-    damaged = save(350, 2.0)
+    best, damaged = saved(tmp_path, 200, 1.0), saved(tmp_path, 350, 2.0)
     (tmp_path / "step_copy").mkdir()
     flip(damaged / "__0_0.distcp")
-    assert save(300, 3.0).exists() and not damaged.exists() and best.exists()
+    assert saved(tmp_path, 300, 3.0).exists() and not damaged.exists() and best.exists()
     (tmp_path / "step_00000300" / "ddlib_manifest.json").unlink()
-    assert save(310, 3.0).exists() and (tmp_path / "step_copy").exists()
+    assert saved(tmp_path, 310, 3.0).exists() and (tmp_path / "step_copy").exists()
 
 
 @pytest.mark.parametrize(
@@ -369,13 +359,12 @@ def test_damaged_checkpoints_keep_no_place_from_new_ones(tmp_path):
     ],
     ids=["muon", "order", "network"],
 )
-def test_changes_without_saved_state_are_refused_by_name(folder, whole, change, message):
-    name = "lacking-" + "-".join(change)
-    copied(whole, folder, name)
-    before = (folder / name / "recipe.yaml").read_bytes()
+def test_changes_without_saved_state_are_refused_by_name(tmp_path, folder, whole, change, message):
+    run = given(folder, tmp_path / "changed", steps=22, **change)
+    before = (copied(whole, tmp_path, "changed") / "recipe.yaml").read_bytes()
     with pytest.raises(ValueError, match=rf"step_00000020 cannot continue with the changed recipe.* {message}"):
-        train(given(folder, name, steps=22, **change), accept_changes=True)
-    assert (folder / name / "recipe.yaml").read_bytes() == before
+        train(run, accept_changes=True)
+    assert (tmp_path / "changed" / "recipe.yaml").read_bytes() == before
 
 
 @pytest.mark.slow
@@ -388,9 +377,8 @@ def test_an_average_that_a_checkpoint_lacks_starts_at_its_weights(folder, capsys
     assert open_saved(folder / "unaveraged").recipe.optimizer.ema == 0.9
     again = Run.prepare(replace(run, steps=3), ALONE)
     resume(again, accept_changes=True)
-    apart = [
-        float((again.state.average.weights[n] - p.detach()).abs().max()) for n, p in again.objective.named_parameters()
-    ]
+    weights, average = again.objective.named_parameters(), again.state.average.weights
+    apart = [float((average[name] - weight.detach()).abs().max()) for name, weight in weights]
     assert 0 < max(apart) < 0.02  # a step of 3e-3, not the distance to the initial weights
     train(replace(without, steps=4), accept_changes=True)  # and a saved average may be dropped
 
@@ -432,8 +420,7 @@ def test_a_batch_that_does_not_divide(folder):
 @pytest.mark.parametrize("process", slow_but(OTHERS, OTHERS[1]), ids=["mdlm", "gidd"])
 def test_other_processes(folder, process):
     run = given(folder, process["kind"], process=process, steps=6)
-    run = replace(run, output=replace(run.output, save_every=3))
-    train(run)
+    train(replace(run, output=replace(run.output, save_every=3)))
     assert all(loss > 0 for loss in losses(run.output.folder)) and len(losses(run.output.folder)) == 6
     assert open_saved(run.output.folder).process.vocab_size == 302
 
@@ -455,25 +442,18 @@ def test_muon_goes_on_from_a_checkpoint(folder):
     run = given(folder, "muon", steps=8)
     run = replace(run, optimizer=replace(run.optimizer, muon=True))
     train(run)
-    shutil.copytree(folder / "muon", folder / "muon-again")
+    copied(folder / "muon", folder, "muon-again")
     shutil.rmtree(folder / "muon-again" / "checkpoints" / "step_00000008")
     train(replace(run, output=replace(run.output, folder=folder / "muon-again")))
     assert curve(folder / "muon-again") == curve(folder / "muon") and len(losses(folder / "muon")) == 8
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "process",
-    [dict(kind="mdlm"), dict(kind="gidd", p_uniform=0.1), dict(kind="hdlm", clusters=6)],
-    ids=["mdlm", "gidd", "hdlm"],
-)
-def test_a_start_from_the_text_is_lower(folder, process):
-    run = given(folder, f"start-{process['kind']}", process=process, steps=1)
-    train(run)
-    informed = replace(run, start="text")
-    informed = replace(informed, output=replace(run.output, folder=folder / f"informed-{process['kind']}"))
-    train(informed)
-    assert losses(informed.output.folder)[0] < 0.9 * losses(run.output.folder)[0]
+@pytest.mark.parametrize("process", ["mdlm", "gidd:p_uniform=0.1", "hdlm:clusters=6"])
+def test_a_start_from_the_text_is_lower(folder, tmp_path, process):
+    for name in ("random", "text"):
+        train(given(folder, tmp_path / name, process=process, steps=1, start=name))
+    assert losses(tmp_path / "text")[0] < 0.9 * losses(tmp_path / "random")[0]
 
 
 @pytest.mark.parametrize("mode", slow_but(["standard", "hard"], "hard"))

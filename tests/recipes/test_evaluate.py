@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import shutil
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from published import publish_tiny, tiny_scorer
+from refusals import refused_with
 from torch.distributed import TCPStore
 from torch.multiprocessing import start_processes
 
@@ -21,16 +23,7 @@ from recipes.console import make_console
 from recipes.data import examples, local, open_prepared, prepare
 from recipes.engine import train
 from recipes.engine.parallel import World, joined
-from recipes.evaluate import (
-    Estimate,
-    Options,
-    bounds,
-    drawn_from,
-    estimates,
-    evaluate,
-    length_of,
-    main,
-)
+from recipes.evaluate import Estimate, Options, bounds, drawn_from, estimates, evaluate, length_of, main
 from recipes.evaluation.report import result_path
 from recipes.evaluation.samples import draw_samples
 from recipes.generation.sampling import Sampling
@@ -57,6 +50,13 @@ def measured(options, world=ALONE):
     limits = options.samples, length_of(saved, options), options.batch, options.seed
     drawn = draw_samples(saved, options.sampling, *limits, world)
     return bounds(saved, data, options, world, drawn_from(saved, options)), drawn
+
+
+def streamed(options):
+    """The model, and its text for validation in batches."""
+    saved = open_saved(options.run)
+    data = open_prepared(saved.recipe.data.folder)
+    return saved, partial(examples, data.validation, length=24, pad_id=data.pad_id, seed=0, threads=0)
 
 
 def close(one, other):
@@ -86,17 +86,14 @@ def test_the_same_bound_and_samples_whatever_the_batch(options):
 
 def test_times_and_noise_are_exactly_the_same_whatever_the_batch(options):
     """A network without products leaves nothing to rounding."""
-    saved = open_saved(options.run)
-    data = open_prepared(saved.recipe.data.folder)
+    saved, stream = streamed(options)
 
     def denoiser(z, t):
         return torch.sin(z[..., None] + 10 * t[:, None, None] + torch.arange(saved.process.vocab_size))
 
     def nats(batch, rank=0, world=1):
-        stream = examples(
-            data.validation, length=24, pad_id=data.pad_id, batch_size=batch, seed=0, rank=rank, world=world, threads=0
-        )
-        return measure(saved.process, denoiser, islice(stream, -(-12 // (batch * world))), 5, 1).first(12)
+        batches = islice(stream(batch_size=batch, rank=rank, world=world), -(-12 // (batch * world)))
+        return measure(saved.process, denoiser, batches, 5, 1).first(12)
 
     whole = nats(12)
     for batch in (1, 4, 7):
@@ -135,12 +132,10 @@ def test_the_first_sequences_are_a_part_of_all(options):
 def test_the_bound_is_that_of_ddlib(options):
     """One sequence at a time, straight from ``dd.bound``."""
     replicates, _ = measured(replace(options, replicates=1))
-    saved = open_saved(options.run)
-    data = open_prepared(saved.recipe.data.folder)
-    own = time_density("optimal", saved.process, 24, IN_STRATA)
-    stream = examples(data.validation, length=24, pad_id=data.pad_id, batch_size=1, seed=0, threads=0)
+    saved, stream = streamed(options)
+    own, batches = time_density("optimal", saved.process, 24, IN_STRATA), stream(batch_size=1)
     for number in range(3):
-        batch = next(stream)
+        batch = next(batches)
         noise = dd.KeyedGenerator(0, 0, torch.tensor([number]))
         with torch.no_grad():
             bound = dd.bound(
@@ -156,10 +151,8 @@ def test_the_bound_in_steps_and_of_independent_levels_is_that_of_ddlib(options, 
     for given in (dict(bound_steps=7), dict(bound_levels="independent")):
         changed = replace(options, replicates=1, sequences=3, **given)
         replicates, _ = measured(changed)
-        saved = open_saved(options.run)
-        data = open_prepared(saved.recipe.data.folder)
-        stream = examples(data.validation, length=24, pad_id=data.pad_id, batch_size=3, seed=0, threads=0)
-        batch, noise = next(stream), dd.KeyedGenerator(0, 0, torch.arange(3))
+        saved, stream = streamed(options)
+        batch, noise = next(stream(batch_size=3)), dd.KeyedGenerator(0, 0, torch.arange(3))
         names = {"bound_steps": "steps", "bound_levels": "levels"}
         extra = {names[name]: value for name, value in given.items()}
         drawn = {"levels": "balanced"} | extra
@@ -178,12 +171,12 @@ def test_the_bound_in_steps_and_of_independent_levels_is_that_of_ddlib(options, 
 
 
 def test_removed_and_unknown_levels_are_refused_before_anything_is_measured(options):
-    with pytest.raises(ValueError, match=r"bound_levels is 'systematic', which was removed after 0\.1\.0"):
+    refused_with(options=options)(r"""
         evaluate(replace(options, bound_levels="systematic"), ALONE)
-    with pytest.raises(ValueError, match="bound_levels is 'even', must be one of"):
-        evaluate(replace(options, bound_levels="even"), ALONE)
-    with pytest.raises(ValueError, match="bound_steps=0"):
-        replace(options, bound_steps=0)
+            | ValueError | bound_levels is 'systematic', which was removed after 0\.1\.0
+        evaluate(replace(options, bound_levels="even"), ALONE) | ValueError | bound_levels is 'even', must be one of
+        replace(options, bound_steps=0) | ValueError | bound_steps=0
+    """)
 
 
 def terms(*nats):
@@ -350,9 +343,8 @@ def test_no_result_is_written_over_that_of_another_model(options, published, mon
     monkeypatch.setattr(evaluation, "show", lambda result, console: None)
     evaluation.main(["me/bert", "--out", "mine.json"])
     evaluation.main(["me/bert", "--out", "mine.json"])
-    with pytest.raises(
-        SystemExit, match=r"out=mine.json: holds the result of me/bert, not of you/bert: choose another by"
-    ):
+    message = r"out=mine.json: holds the result of me/bert, not of you/bert: choose another by"
+    with pytest.raises(SystemExit, match=message):
         evaluation.main(["you/bert", "--out", "mine.json"])
     assert json.loads(Path("mine.json").read_text())["protocol"]["run"] == "me/bert"
     renamed = tmp_path / "renamed"

@@ -212,8 +212,7 @@ CHANCES = [
 
 @pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize(
-    ("name", "parameterization"),
-    slow_but(CHANCES, ("three levels", "children"), ("three levels, xi < 1", "posterior")),
+    ("name", "parameterization"), slow_but(CHANCES, ("three levels", "children"), ("three levels, xi < 1", "posterior"))
 )
 def test_a_chance_is_that_of_bayes_rule(name, parameterization):
     process, number = PROCESSES[name], 0

@@ -6,6 +6,7 @@ import torch
 from cases import slow_but
 from huggingface_hub.errors import LocalEntryNotFoundError
 from published import LENGTH, publish_tiny
+from refusals import refused_with, refuses
 from rich.console import Console
 
 import ddlib as dd
@@ -36,17 +37,17 @@ def quiet():
     return make_console(io.StringIO())
 
 
+def sampled(saved, **options):
+    """Two samples with the noise of seed 3, straight from ``dd.sample``."""
+    noise = dd.KeyedGenerator(3, NOISE, torch.arange(2))
+    options |= dict(parameterization="posterior", generator=noise)
+    return dd.sample(saved.process, saved.denoiser, (2, LENGTH), **options)
+
+
 def test_steps_of_equal_jumps(saved):
     """The times are those of ``equal_jump_times``; a sampler that uses no times is refused."""
     drawn = draw(saved, Sampling(steps=8, spacing="jumps"), 3, torch.arange(2), LENGTH)
-    expected = dd.sample(
-        saved.process,
-        saved.denoiser,
-        (2, LENGTH),
-        times=dd.samplers.equal_jump_times(saved.process, 8),
-        parameterization="posterior",
-        generator=dd.KeyedGenerator(3, NOISE, torch.arange(2)),
-    )
+    expected = sampled(saved, times=dd.samplers.equal_jump_times(saved.process, 8))
     assert torch.equal(drawn, expected)
     assert not torch.equal(drawn, draw(saved, Sampling(steps=8), 3, torch.arange(2), LENGTH))
     with pytest.raises(ValueError, match="spacing='jumps': first_hitting"):
@@ -55,46 +56,30 @@ def test_steps_of_equal_jumps(saved):
 
 def test_a_sample_is_that_of_ddlib(saved):
     sampling = Sampling(steps=8, temperature=0.7, top_p=0.9, sampler="first_hitting")
-    expected = dd.sample(
-        saved.process,
-        saved.denoiser,
-        (2, LENGTH),
-        dd.samplers.FirstHitting(),
-        steps=8,
-        temperature=0.7,
-        top_p=0.9,
-        parameterization="posterior",
-        generator=dd.KeyedGenerator(3, NOISE, torch.arange(2)),
-    )
+    expected = sampled(saved, sampler=dd.samplers.FirstHitting(), steps=8, temperature=0.7, top_p=0.9)
     assert torch.equal(draw(saved, sampling, 3, torch.arange(2), LENGTH), expected)
 
 
 def test_every_knob_is_that_of_ddlib(saved):
-    word = next(
-        word for word in range(saved.process.vocab_size) if len(saved.encode(saved.tokenizer.decode([word]))) == 1
-    )
+    tokens = range(saved.process.vocab_size)
+    word = next(word for word in tokens if len(saved.encode(saved.tokenizer.decode([word]))) == 1)
     fill = saved.special.eos if saved.recipe.data.packed else saved.special.pad
     sampling = Sampling(
         steps=6, temperature=(1.0, 0.5), top_p=(0.9, 0.8), top_k=20, min_p=0.01, repetition_penalty=1.5, min_tokens=3,
         forbidden=(saved.tokenizer.decode([word]),), end="last", stop_entropy=0.01,
     )  # fmt: skip
-    expected = dd.sample(
-        saved.process, saved.denoiser, (2, LENGTH), steps=6, temperature=lambda t: 0.5 + 0.5 * t,
-        top_p=lambda t: 0.8 + (0.9 - 0.8) * t, top_k=20, min_p=0.01, repetition_penalty=1.5, forbidden=[word],
-        endings=[
-            dd.samplers.EndOfText(saved.special.eos, 3, fill=fill),
-            dd.samplers.Settled(0.01),
-        ],
-        parameterization="posterior", generator=dd.KeyedGenerator(3, NOISE, torch.arange(2)),
+    expected = sampled(
+        saved, steps=6, temperature=lambda t: 0.5 + 0.5 * t, top_p=lambda t: 0.8 + (0.9 - 0.8) * t, top_k=20,
+        min_p=0.01, repetition_penalty=1.5, forbidden=[word],
+        endings=[dd.samplers.EndOfText(saved.special.eos, 3, fill=fill), dd.samplers.Settled(0.01)],
     )  # fmt: skip
     assert torch.equal(draw(saved, sampling, 3, torch.arange(2), LENGTH), expected)
 
 
 def test_a_protocol_is_printed_in_words(saved):
     sampling = Sampling(steps=6, temperature=(1.0, 0.5), forbidden=(" a", "b"), top_k=3)
-    assert protocol_text(protocol(saved, sampling, 0, 8)) == (
-        "ancestral, 6 steps, temperature 1 to 0.5, top-p 1, top-k 3, forbidden [' a', 'b']"
-    )
+    words = "ancestral, 6 steps, temperature 1 to 0.5, top-p 1, top-k 3, forbidden [' a', 'b']"
+    assert protocol_text(protocol(saved, sampling, 0, 8)) == words
 
 
 def test_a_forbidden_text_is_one_token(saved):
@@ -179,34 +164,24 @@ def test_greedy_sampling_and_precision_are_honoured(run):
     cold = generate(Options(**options, sampling=Sampling(steps=4, temperature=0.0)), quiet())
     warm = generate(Options(**options, sampling=Sampling(steps=4)), quiet())
     assert cold != warm
-    assert (
-        open_saved(run, precision="bfloat16")
-        .denoiser(torch.zeros(1, 4, dtype=torch.int64), torch.ones(1))
-        .isfinite()
-        .all()
-    )
+    half = open_saved(run, precision="bfloat16").denoiser
+    assert half(torch.zeros(1, 4, dtype=torch.int64), torch.ones(1)).isfinite().all()
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"steps": 0}, "steps=0: must be at least 1"),
-        ({"sampler": "ancestal"}, "did you mean 'ancestral'"),
-        ({"sampler": "ancestral:force=true"}, "sampler.force: no such key; ancestral has force_transition"),
-        ({"temperature": -1.0}, "temperature=-1.0"),
-        ({"top_p": 0.0}, "top_p=0.0"),
-        ({"temperature": (1.0, -0.5)}, "temperature=-0.5"),
-        ({"top_p": (0.9, 2.0)}, "top_p=2.0"),
-        ({"top_k": 0}, "top_k=0: must be at least 1"),
-        ({"min_p": 1.1}, "min_p=1.1: must lie in"),
-        ({"repetition_penalty": 0.5}, "repetition_penalty=0.5: must be at least 1"),
-        ({"min_tokens": -1}, "min_tokens=-1: must be at least 0"),
-        ({"stop_entropy": -0.1}, "stop_entropy=-0.1: must be at least 0"),
-    ],
-)
-def test_bad_sampling_options_are_refused_at_once(values, message):
-    with pytest.raises(ValueError, match=message):
-        Sampling(**values)
+test_bad_sampling_options_are_refused_at_once = refuses(r"""
+    Sampling(steps=0) | ValueError | steps=0: must be at least 1
+    Sampling(sampler="ancestal") | ValueError | did you mean 'ancestral'
+    Sampling(sampler="ancestral:force=true") | ValueError | sampler.force: no such key; ancestral has force_transition
+    Sampling(temperature=-1.0) | ValueError | temperature=-1.0
+    Sampling(top_p=0.0) | ValueError | top_p=0.0
+    Sampling(temperature=(1.0, -0.5)) | ValueError | temperature=-0.5
+    Sampling(top_p=(0.9, 2.0)) | ValueError | top_p=2.0
+    Sampling(top_k=0) | ValueError | top_k=0: must be at least 1
+    Sampling(min_p=1.1) | ValueError | min_p=1.1: must lie in
+    Sampling(repetition_penalty=0.5) | ValueError | repetition_penalty=0.5: must be at least 1
+    Sampling(min_tokens=-1) | ValueError | min_tokens=-1: must be at least 0
+    Sampling(stop_entropy=-0.1) | ValueError | stop_entropy=-0.1: must be at least 0
+""")
 
 
 def test_a_prompt_longer_than_the_sequence_is_refused(run):
@@ -301,21 +276,15 @@ def test_texts_are_streamed_as_they_stand(run, saved):
     assert "t = " not in shown[shown.rindex("\x1b[2K") :]
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"new": 0}, "new=0: must be at least 1"),
-        ({"new": 3, "length": 9}, "new=3: not with length=9"),
-        ({"prompt": ("We", "No <mask>")}, "<mask> would be read as text"),
-        ({"prompt": "We", "prompts": "p.txt"}, "prompts=p.txt: not with prompt='We'"),
-        ({"system": "Be short."}, "system='Be short.': only with --chat"),
-        ({"chat": True}, "chat: requires a message"),
-        ({"chat": True, "prompt": "What is [MASK]?"}, r"\[MASK\] is a gap, which a message cannot"),
-    ],
-)
-def test_options_that_exclude_each_other_are_refused_at_once(values, message):
-    with pytest.raises(ValueError, match=message):
-        Options(run="r", **values)
+test_options_that_exclude_each_other_are_refused_at_once = refuses(r"""
+    Options(run="r", new=0) | ValueError | new=0: must be at least 1
+    Options(run="r", new=3, length=9) | ValueError | new=3: not with length=9
+    Options(run="r", prompt=("We", "No <mask>")) | ValueError | <mask> would be read as text
+    Options(run="r", prompt="We", prompts="p.txt") | ValueError | prompts=p.txt: not with prompt='We'
+    Options(run="r", system="Be short.") | ValueError | system='Be short.': only with --chat
+    Options(run="r", chat=True) | ValueError | chat: requires a message
+    Options(run="r", chat=True, prompt="What is [MASK]?") | ValueError | \[MASK\] is a gap, which a message cannot
+""")
 
 
 @pytest.mark.parametrize("suffix", [".png", ".gif", ".mid", ".fasta"])
@@ -356,9 +325,10 @@ def test_how_a_model_of_others_is_read_is_no_matter_of_a_run(run):
 
 def test_a_file_without_prompts_and_a_tokenizer_without_chats_are_refused(run, tmp_path):
     (tmp_path / "none.txt").write_text("\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"none\.txt: must contain a prompt on each"):
-        generate(Options(run=str(run), prompts=tmp_path / "none.txt"), quiet())
-    with pytest.raises(FileNotFoundError):
-        generate(Options(run=str(run), prompts=tmp_path / "not_there.txt"), quiet())
-    with pytest.raises(ValueError, match=r"chat: the tokenizer of .* has no chat template"):
-        generate(Options(run=str(run), chat=True, prompt="Who are you?"), quiet())
+    refused_with(run=str(run), tmp_path=tmp_path)(r"""
+        generate(Options(run=run, prompts=tmp_path / "none.txt"), quiet())
+            | ValueError | none\.txt: must contain a prompt on each
+        generate(Options(run=run, prompts=tmp_path / "not_there.txt"), quiet()) | FileNotFoundError | not_there\.txt
+        generate(Options(run=run, chat=True, prompt="Who are you?"), quiet())
+            | ValueError | chat: the tokenizer of .* has no chat template
+    """)

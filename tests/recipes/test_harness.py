@@ -121,9 +121,8 @@ def test_the_conditional_score_is_the_bound_behind_a_prompt():
 
     model = object.__new__(DiffusionLM)
     model._device, model.samples, model.seed = torch.device("cpu"), 2048, 0
-    model.saved = SimpleNamespace(
-        process=process, parameterization="cavity", denoiser=lambda z, t: torch.stack([table[z[:, 0], z[:, 1]]] * 2, 1)
-    )
+    denoiser = lambda z, t: torch.stack([table[z[:, 0], z[:, 1]]] * 2, 1)  # noqa: E731
+    model.saved = SimpleNamespace(process=process, parameterization="cavity", denoiser=denoiser)
     shares = []
     for context, word in product(range(3), range(3)):
         exact = -table[context, 5].log_softmax(-1)[word]
@@ -217,9 +216,8 @@ def test_text_that_a_model_of_symbols_cannot_read_is_refused_by_name(model):
 
     own = copy(model)
     own.saved = SimpleNamespace(symbols=Symbols(), name="runs/dna", beginning=[], encode=list)
-    with pytest.raises(
-        ValueError, match="text: 1 symbols are not in the tokenizer of runs/dna and cannot be read: 'Z'"
-    ):
+    message = "text: 1 symbols are not in the tokenizer of runs/dna and cannot be read: 'Z'"
+    with pytest.raises(ValueError, match=message):
         own._words("ACZ")
     assert own._words("ACG") == ["A", "C", "G"]
 
@@ -257,9 +255,8 @@ def test_lm_eval_finds_the_model_and_runs_a_local_task(run, model, tmp_path):
     samples = next((tmp_path / "out").rglob("samples_*.jsonl")).read_text(encoding="utf-8").splitlines()
     right = 0
     for line, (context, choices, answer) in zip(map(json.loads, samples), questions, strict=True):
-        requests = [
-            Instance("loglikelihood", {}, (context, f" {c}"), 0, ("local_union", line["doc_id"], 1)) for c in choices
-        ]
+        task = "local_union", line["doc_id"], 1
+        requests = [Instance("loglikelihood", {}, (context, f" {c}"), 0, task) for c in choices]
         scores = [score for score, _ in model.loglikelihood(requests, disable_tqdm=True)]
         assert [float(response[0][0]) for response in line["resps"]] == pytest.approx(scores, rel=1e-5)
         right += scores.index(max(scores)) == answer

@@ -70,9 +70,7 @@ def test_train_without_a_file_names_the_commands_that_make_one(capsys, word):
 def test_all_values_can_be_had_without_naming_a_variant(capsys):
     text = page_of(capsys, owt.main, ["--help-all"])
     assert "--output.keep" in text and "--hardware.shard" in text
-    assert "first page" not in text and "Sequences of a step, over all devices." in text, (
-        "the text of --help for --batch"
-    )
+    assert "first page" not in text and "Sequences of a step, over all devices." in text, "that of --batch"
 
 
 @pytest.mark.parametrize(

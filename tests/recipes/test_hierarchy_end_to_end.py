@@ -149,10 +149,7 @@ def run(
             network.load_state_dict(weights[step])
         curve.weights.append({name: value.detach().clone() for name, value in network.state_dict().items()})
         row = z.view(1, -1) if packed else z
-        with (
-            torch.set_grad_enabled(weights is None),
-            torch.autocast(device, torch.bfloat16) if half else nullcontext(),
-        ):
+        with torch.set_grad_enabled(weights is None), torch.autocast(device, torch.bfloat16) if half else nullcontext():
             logits = network(row.to(device), t.to(device), packing).float().cpu().view(ROWS, LENGTH, -1)
         loss = dd.training_loss(process, logits, x, z, t, weighting=dd.weightings.Clip(2.0))
         curve.losses.append(loss.item())

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from refusals import refused_with
 
 import ddlib as dd
 from recipes.config import Data, Loss, Optimizer, Output, Recipe
@@ -131,12 +132,11 @@ def test_samples_are_measured_by_metrics_from_outside(trained, capsys):
 
 def test_metrics_refuse_data_before_anything_is_drawn(prepared, tmp_path):
     data = open_prepared(prepared / "data")
-    with pytest.raises(ValueError, match="metrics: the data must be pictures"):
-        metrics_of("pictures", data)
-    with pytest.raises(ValueError, match="symbol '0': must be hold, rest or a pitch"):
-        metrics_of("music", data)
-    with pytest.raises(ValueError, match="nothing in metrics is called 'pictuers', did you mean 'pictures'"):
-        metrics_of("pictuers", data)
+    refused_with(data=data)(r"""
+        metrics_of("pictures", data) | ValueError | metrics: the data must be pictures
+        metrics_of("music", data) | ValueError | symbol '0': must be hold, rest or a pitch
+        metrics_of("pictuers", data) | ValueError | nothing in metrics is called 'pictuers', did you mean 'pictures'
+    """)
     assert metrics_of(None, data) is None and metrics_of("none", data) is None
 
 

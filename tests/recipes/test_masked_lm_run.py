@@ -18,9 +18,8 @@ from recipes.data.text import train_tokenizer
 from recipes.model_io import open_saved
 
 SENTENCES = ("The state of our union is strong.", "We will build roads, schools and bridges.", "No.")
-SIZE = dict(
-    hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, max_position_embeddings=24
-)
+SIZE = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+SIZE |= dict(max_position_embeddings=24)
 
 
 @pytest.fixture
@@ -33,9 +32,8 @@ def bert(tmp_path, monkeypatch):
     tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in ("[CLS]", "[SEP]", "[PAD]", "[MASK]")])
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, mask_token="[MASK]").save_pretrained("bert")
     torch.manual_seed(0)
-    AutoModelForMaskedLM.from_config(BertConfig(vocab_size=tokenizer.get_vocab_size() + 6, **SIZE)).save_pretrained(
-        "bert"
-    )
+    config = BertConfig(vocab_size=tokenizer.get_vocab_size() + 6, **SIZE)
+    AutoModelForMaskedLM.from_config(config).save_pretrained("bert")
     prepare(local("text.jsonl", "bert", held_out=10), Path("data"))
     return Path("bert")
 

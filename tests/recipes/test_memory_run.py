@@ -215,9 +215,8 @@ def test_a_network_of_a_custom_loop_is_published_with_it(folder, whole, tmp_path
         torch.nn.init.normal_(weight, std=0.3)
     publish(tmp_path / "own", network, process, text(folder / "data"), length=16)
     drawn = draw(open_saved(tmp_path / "own"), Sampling(steps=8, memory=True), 0, torch.arange(4), 16)
-    wanted = dd.sample(
-        process, network, (4, 16), steps=8, generator=dd.KeyedGenerator(0, NOISE, torch.arange(4)), memory=True
-    )
+    noise = dd.KeyedGenerator(0, NOISE, torch.arange(4))
+    wanted = dd.sample(process, network, (4, 16), steps=8, generator=noise, memory=True)
     assert torch.equal(drawn, wanted)
 
 

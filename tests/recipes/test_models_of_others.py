@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from cases import slow_but
 from lm_eval.api.instance import Instance
 from pretrained_by_others import write
 from published import SENTENCES, publish_tiny
+from refusals import refused_with
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
@@ -74,10 +76,8 @@ def ids(folder, text):
 def test_a_text_is_that_of_ddlib(folders, kind, tmp_path):
     out, sampling = tmp_path / "out.jsonl", Sampling(steps=4, sampler="confidence:threshold=0.5", pace="blocks:4")
     sees_all = LoadOptions(block_size=0 if kind == "a2d" else None)
-    options = Options(
-        model=folders[kind], prompt="We will", samples=2, new=5, sampling=sampling, reading=sees_all, out=out
-    )
-    texts = generate(options, quiet())
+    options = dict(prompt="We will", samples=2, new=5, sampling=sampling, reading=sees_all, out=out)
+    texts = generate(Options(model=folders[kind], **options), quiet())
     process, denoiser, _, special = hub.load(folders[kind])
     prompt = torch.tensor(ids(folders[kind], "We will"))
     length = -(-(len(prompt) + 5) // 4) * 4  # whole blocks
@@ -160,23 +160,8 @@ def test_prompts_of_several_lengths_give_the_same_together_as_alone(folders, kin
 
 def test_a_model_trained_by_blocks_is_read_by_them_and_drawn_at_their_pace(folders, data, tmp_path):
     out, folder = tmp_path / "out.jsonl", folders["a2d"]
-    main(
-        [
-            folder,
-            "--block-size",
-            "4",
-            "--prompt",
-            "We",
-            "--new",
-            "7",
-            "--steps",
-            "2",
-            "--samples",
-            "2",
-            "--out",
-            str(out),
-        ]
-    )
+    blocks = ["--block-size", "4", "--prompt", "We", "--new", "7", "--steps", "2"]
+    main([folder, *blocks, "--samples", "2", "--out", str(out)])
     process, denoiser, _, _ = hub.load(folder, block_size=4)
     prompt = torch.tensor(ids(folder, "We"))
     expected = dd.sample(
@@ -199,14 +184,13 @@ def test_a_model_trained_by_blocks_is_read_by_them_and_drawn_at_their_pace(folde
 
 def test_blocks_of_a_pace_and_of_a_model_that_do_not_agree_are_refused(folders):
     values = dict(run=folders["a2d"], sampling=Sampling(steps=2, pace="blocks:8"))
-    with pytest.raises(
-        ValueError, match=r"pace='blocks:8': the files do not determine whether .*a2d was trained by blocks.*=0 if"
-    ):
+    refused_with(values=values)(r"""
         generate(Options(**values), quiet())
-    with pytest.raises(ValueError, match=r"pace='blocks:8': .*a2d has blocks of 4, block_size=4: must be a divisor"):
+            | ValueError | pace='blocks:8': the files do not determine whether .*a2d was trained by blocks.*=0 if
         generate(Options(**values, reading=LoadOptions(block_size=4)), quiet())
-    with pytest.raises(ValueError, match="block_size=-1: must be at least 0"):
-        LoadOptions(block_size=-1)
+            | ValueError | pace='blocks:8': .*a2d has blocks of 4, block_size=4: must be a divisor
+        LoadOptions(block_size=-1) | ValueError | block_size=-1: must be at least 0
+    """)
 
 
 def test_a_revision_is_one_of_a_repository(folders, monkeypatch):
@@ -224,9 +208,7 @@ def test_a_revision_is_one_of_a_repository(folders, monkeypatch):
         open_saved(folders["modernbert"], revision="v2")
 
 
-def test_a_repository_with_weights_in_a_pickle_alone_is_answered_by_the_command_that_converts_them(
-    folders, tmp_path, monkeypatch
-):
+def test_weights_in_a_pickle_alone_are_answered_by_the_command_that_converts_them(folders, tmp_path, monkeypatch):
     """``open_saved`` downloads no pickles, so its folder has no weights at all."""
     cache = tmp_path / "models--me--tiny"
     snapshot = shutil.copytree(folders["modernbert"], cache / "snapshots" / ("a" * 40))
@@ -276,9 +258,8 @@ def test_trust_must_name_a_module_or_a_model(folders, tmp_path):
 
 def test_gaps_are_filled_in_a_whole_text(folders, tmp_path):
     out, folder = tmp_path / "out.jsonl", folders["modernbert"]
-    generate(
-        Options(run=folder, prompt="The [MASK:2] is[MASK]", samples=2, out=out, sampling=Sampling(steps=2)), quiet()
-    )
+    options = dict(samples=2, out=out, sampling=Sampling(steps=2))
+    generate(Options(run=folder, prompt="The [MASK:2] is[MASK]", **options), quiet())
     tokenizer = AutoTokenizer.from_pretrained(folder)
     the, ends = tokenizer.encode("The", add_special_tokens=False), tokenizer.encode(" is", add_special_tokens=False)
     for line in map(json.loads, out.read_text(encoding="utf-8").splitlines()):
@@ -288,10 +269,8 @@ def test_gaps_are_filled_in_a_whole_text(folders, tmp_path):
 
 
 def test_the_bound_is_that_of_each_text_alone_its_beginning_given(folders, data):
-    options = EvaluateOptions(
-        model=folders["modernbert"], data=data, scorer="none", replicates=1, times="uniform", batch=3
-    )
-    result = evaluate(options, ALONE)
+    options = dict(data=data, scorer="none", replicates=1, times="uniform", batch=3)
+    result = evaluate(EvaluateOptions(model=folders["modernbert"], **options), ALONE)
     process, denoiser, _, _ = hub.load(folders["modernbert"])
     saved = open_saved(folders["modernbert"])
     prepared = open_prepared(data)
@@ -313,9 +292,8 @@ def test_the_bound_is_that_of_each_text_alone_its_beginning_given(folders, data)
     bits = found["value"] * (int(whole.lengths.sum()) - 5) / int(whole.num_bytes.sum())
     assert result["bound"]["bits_per_byte"]["value"] == pytest.approx(bits / torch.log(torch.tensor(2.0)).item())
     protocol = result["protocol"]
-    assert (protocol["tokens"], protocol["beginning"], protocol["ema"]) == (tokens, "given", None) and result[
-        "validation"
-    ] is None
+    assert (protocol["tokens"], protocol["beginning"], protocol["ema"]) == (tokens, "given", None)
+    assert result["validation"] is None
 
 
 @pytest.mark.slow
@@ -378,14 +356,11 @@ def test_calls_behind_a_beginning_that_is_read_apart_are_counted(folders, tmp_pa
 
 @pytest.mark.slow
 def test_an_evaluation_by_blocks_with_likelihood_and_samples(folders, data):
-    sampling = Sampling(steps=2, pace="blocks:4")
-    options = EvaluateOptions(
-        model=folders["modernbert"], data=data, scorer="none", replicates=2, sampling=sampling, length=16
-    )
-    found = evaluate(options, ALONE)["bound"]["nats_per_token"]
+    options = EvaluateOptions(model=folders["modernbert"], data=data, scorer="none")
+    by_blocks = replace(options, replicates=2, sampling=Sampling(steps=2, pace="blocks:4"), length=16)
+    found = evaluate(by_blocks, ALONE)["bound"]["nats_per_token"]
     assert 0 < found["error"] < found["value"]
-    whole = EvaluateOptions(model=folders["modernbert"], data=data, scorer="none", likelihood="confidence")
-    result = evaluate(whole, ALONE)
+    result = evaluate(replace(options, likelihood="confidence"), ALONE)
     bound, likely = (result[name]["nats_per_token"] for name in ("bound", "likelihood"))
     assert likely["value"] < bound["value"] + 3 * bound["error"]
     assert result["likelihood"]["protocol"]["tokens"] == result["protocol"]["tokens"]
@@ -393,13 +368,14 @@ def test_an_evaluation_by_blocks_with_likelihood_and_samples(folders, data):
 
 @pytest.mark.slow
 def test_text_of_other_tokens_and_unnamed_text_are_refused(folders, data, tmp_path):
-    with pytest.raises(ValueError, match=r"data: .* has no text .* --data FOLDER; python -m recipes\.prepare"):
-        evaluate(EvaluateOptions(model=folders["bert"], scorer="none"), ALONE)
-    other = publish_tiny(tmp_path).data.folder
-    with pytest.raises(ValueError, match="made with another tokenizer"):
-        evaluate(EvaluateOptions(model=folders["bert"], data=other, scorer="none"), ALONE)
-    with pytest.raises(ValueError, match=r"length=97: must be at most 96, the maximum of .*bert"):
-        evaluate(EvaluateOptions(model=folders["bert"], data=data, scorer="none", length=97), ALONE)
+    other, options = publish_tiny(tmp_path).data.folder, EvaluateOptions(model=folders["bert"], scorer="none")
+    refused_with(data=data, options=options, other=other)(r"""
+        evaluate(options, ALONE)
+            | ValueError | data: .* has no text .* --data FOLDER; python -m recipes\.prepare
+        evaluate(replace(options, data=other), ALONE) | ValueError | made with another tokenizer
+        evaluate(replace(options, data=data, length=97), ALONE)
+            | ValueError | length=97: must be at most 96, the maximum of .*bert
+    """)
 
 
 @pytest.mark.slow
@@ -424,15 +400,10 @@ def test_options_that_a_model_does_not_support_are_refused(folders, tmp_path):
             kind()
         with pytest.raises(ValueError, match="got 'a' and 'b'"):
             kind(run="a", model="b")
-    for arguments, message in (
-        (["--model", folders["bert"], "--prompt", "Hello", "--chat"], "has no chat template"),
-        (
-            ["--model", folders["bert"], "--prompt", "We", "--length", "200"],
-            "length=200: must be at most 96, the maximum",
-        ),
-        ([folders["bert"], "--family", "nobody"], "family='nobody'"),
-        ([str(tmp_path)], "it has no config.json of a third-party model"),
-    ):
-        with pytest.raises(SystemExit) as caught:
-            main(arguments)
-        assert message in str(caught.value)
+    refused_with(bert=folders["bert"], tmp_path=tmp_path)(r"""
+        main(["--model", bert, "--prompt", "Hello", "--chat"]) | SystemExit | has no chat template
+        main(["--model", bert, "--prompt", "We", "--length", "200"])
+            | SystemExit | length=200: must be at most 96, the maximum
+        main([bert, "--family", "nobody"]) | SystemExit | family='nobody'
+        main([str(tmp_path)]) | SystemExit | it has no config\.json of a third-party model
+    """)

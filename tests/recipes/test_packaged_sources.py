@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from PIL import Image
+from refusals import refuses
 
 from recipes.data.sources import chorales, molecules, packaged, patches, peptides
 from recipes.data.sources.chorales import Chorales
@@ -63,29 +64,23 @@ def test_a_package_without_the_file_counts_as_missing(package):
         Molecules().load()
 
 
-@pytest.mark.parametrize(
-    "make, fault",
-    [
-        (lambda: Digits(side=10), "side=10: must divide 28"),
-        (lambda: Digits(side=0), "side=0: must divide 28"),
-        (lambda: Digits(levels=1), r"levels=1: must be between 2 \(black and white\) and 256"),
-        (lambda: Digits(levels=257), "levels=257"),
-        (lambda: Digits(limit=0), "limit=0: must be at least 1"),
-        (lambda: Patches(width=0), "width=0: must be at least 1"),
-        (lambda: Patches(reduce=0), "reduce=0: must be at least 1"),
-        (lambda: Patches(pictures=("page",)), "pictures='page': no such photograph, there are astronaut"),
-        (lambda: Patches(pictures=()), "must be one or more names, each once"),
-        (lambda: Patches(pictures=("china", "china")), "must be one or more names, each once"),
-        (lambda: Molecules(split="valid"), "split='valid': must be train, test or test_scaffolds"),
-        (lambda: Molecules(tokens="bpe"), "tokens='bpe': must be characters or smiles"),
-        (lambda: Peptides(table="AMP"), "table='AMP': must be one of AMPvsUniProt"),
-        (lambda: Chorales(voices="bass"), "voices='bass': must be soprano or four"),
-        (lambda: Chorales(steps=0), "steps=0: must be at least 1"),
-    ],
-)
-def test_wrong_arguments_are_named(make, fault):
-    with pytest.raises(ValueError, match=fault):
-        make()
+test_wrong_arguments_are_named = refuses(r"""
+    Digits(side=10) | ValueError | side=10: must divide 28
+    Digits(side=0) | ValueError | side=0: must divide 28
+    Digits(levels=1) | ValueError | levels=1: must be between 2 \(black and white\) and 256
+    Digits(levels=257) | ValueError | levels=257
+    Digits(limit=0) | ValueError | limit=0: must be at least 1
+    Patches(width=0) | ValueError | width=0: must be at least 1
+    Patches(reduce=0) | ValueError | reduce=0: must be at least 1
+    Patches(pictures=("page",)) | ValueError | pictures='page': no such photograph, there are astronaut
+    Patches(pictures=()) | ValueError | must be one or more names, each once
+    Patches(pictures=("china", "china")) | ValueError | must be one or more names, each once
+    Molecules(split="valid") | ValueError | split='valid': must be train, test or test_scaffolds
+    Molecules(tokens="bpe") | ValueError | tokens='bpe': must be characters or smiles
+    Peptides(table="AMP") | ValueError | table='AMP': must be one of AMPvsUniProt
+    Chorales(voices="bass") | ValueError | voices='bass': must be soprano or four
+    Chorales(steps=0) | ValueError | steps=0: must be at least 1
+""")
 
 
 @pytest.mark.parametrize("levels", [2, 3, 16, 255, 256])
@@ -141,9 +136,7 @@ def test_patches_can_be_few_and_of_a_smaller_picture():
 DRUGS = ["CC(=O)Nc1ccc(O)cc1", "Clc1c[nH]c(Br)n1", "[H]C#N", "C"]
 
 
-@pytest.mark.parametrize(
-    "tokens, first", [("characters", list("Clc1c[nH]c")), ("smiles", ["Cl", "c", "1", "c", "[nH]"])]
-)
+@pytest.mark.parametrize("tokens, first", [("characters", [*"Clc1c[nH]c"]), ("smiles", ["Cl", *"c1c", "[nH]"])])
 def test_molecules_are_cut_into_tokens(package, tokens, first):
     package("moses", "dataset/data/test.csv.gz", "\n".join(["SMILES", *DRUGS, ""]).encode())
     source = Molecules(split="test", tokens=tokens)

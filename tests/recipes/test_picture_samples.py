@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
+from refusals import refuses
 
 import ddlib as dd
 from recipes.metrics import pictures as metrics
@@ -37,18 +38,12 @@ def test_tokens_are_grey_clusters_tinted_and_the_mask_violet():
     assert palette(VALUES, dd.processes.Uniform(V, dd.schedules.Linear())).shape == (V, 3)
 
 
-@pytest.mark.parametrize(
-    "values, process, fault",
-    [
-        ((), None, r"values=\[\]: must be one or more numbers from 0 to 255"),
-        ((0, 256), None, "from 0 to 255"),
-        ((-1, 0), None, "from 0 to 255"),
-        ((0, 255), TREE, "values has 2 entries, must have 8: one for each token"),
-    ],
-)
-def test_wrong_values_are_named(values, process, fault):
-    with pytest.raises(ValueError, match=fault):
-        palette(values, process)
+test_wrong_values_are_named = refuses(r"""
+    palette((), None) | ValueError | values=\[\]: must be one or more numbers from 0 to 255
+    palette((0, 256), None) | ValueError | from 0 to 255
+    palette((-1, 0), None) | ValueError | from 0 to 255
+    palette((0, 255), TREE) | ValueError | values has 2 entries, must have 8: one for each token
+""")
 
 
 def test_positions_are_in_row_major_order_and_channels_last():
@@ -90,17 +85,11 @@ def test_a_grid_holds_every_sample_enlarged():
     assert grid(ids, (2, 3), VALUES, columns=99, scale=1).width == 5 * (3 + 2) + 2
 
 
-@pytest.mark.parametrize(
-    "ids, options, fault",
-    [
-        (np.zeros((0, 6), int), {}, "there are no samples"),
-        (np.zeros((1, 6), int), {"columns": 0}, "columns=0, scale=80: must be at least 1"),
-        (np.zeros((1, 6), int), {"scale": 0}, "columns=1, scale=0: must be at least 1"),
-    ],
-)
-def test_a_grid_without_samples_or_places_is_refused(ids, options, fault):
-    with pytest.raises(ValueError, match=fault):
-        grid(ids, (2, 3), VALUES, **options)
+test_a_grid_without_samples_or_places_is_refused = refuses(r"""
+    grid(np.zeros((0, 6), int), (2, 3), VALUES) | ValueError | there are no samples
+    grid(np.zeros((1, 6), int), (2, 3), VALUES, columns=0) | ValueError | columns=0, scale=80: must be at least 1
+    grid(np.zeros((1, 6), int), (2, 3), VALUES, scale=0) | ValueError | columns=1, scale=0: must be at least 1
+""")
 
 
 @pytest.mark.parametrize("name", ["film.png", "film.apng", "film.gif"])
@@ -152,9 +141,8 @@ def filmed(process, steps=6, samples=2, length=6):
     recorder = Filmed(dd.samplers.Ancestral(), samples)
     network = lambda z, t: torch.zeros(*z.shape, V)  # noqa: E731
     generator = torch.Generator().manual_seed(0)
-    drawn = dd.sample(
-        process, network, (samples, length), recorder, steps, on_step=recorder.on_step, generator=generator
-    )
+    how = dict(on_step=recorder.on_step, generator=generator)
+    drawn = dd.sample(process, network, (samples, length), recorder, steps, **how)
     return recorder.end(drawn), drawn
 
 
@@ -178,9 +166,8 @@ def test_the_page_gets_the_colours_of_its_states():
     colours, states = palette(VALUES, TREE), [int(name[1:]) for name, _, _ in packed["states"]]
     assert packed["picture"]["shape"] == [2, 3, 1]
     assert packed["picture"]["colours"] == colours[states].tolist()
-    assert (
-        packed["picture"]["legend"][-1] == list(MASK) and len(packed["picture"]["legend"]) == len(packed["levels"]) == 4
-    )
+    legend = packed["picture"]["legend"]
+    assert legend[-1] == list(MASK) and len(legend) == len(packed["levels"]) == 4
     assert packed["levels"][0] == ["token", V]
     assert "picture" not in pack(texts, [6, 6], TREE, lambda state: Spelt("s"))
     json.dumps(packed)
@@ -199,9 +186,8 @@ def test_the_page_draws_the_picture(tmp_path, shape):
     cells = "[...document.querySelectorAll('#text span')]"
     with Browser(tmp_path / "profile") as browser:
         browser.open(where.as_uri())
-        assert browser.run("getComputedStyle(text).gridTemplateColumns.split(' ').length") == (
-            3 if len(shape) == 2 else 6
-        )
+        columns = browser.run("getComputedStyle(text).gridTemplateColumns.split(' ').length")
+        assert columns == (3 if len(shape) == 2 else 6)
         for step in (0, 3, 6):
             browser.run(f"(step.value = {step}, step.dispatchEvent(new Event('input')), 0)")
             shown = browser.run(f"{cells}.map(s => getComputedStyle(s).backgroundColor)")
@@ -253,22 +239,16 @@ def test_diversity_is_the_mean_distance_of_pairs():
     assert metrics.diversity(found[::-1]) == pytest.approx(metrics.diversity(found))
 
 
-@pytest.mark.parametrize(
-    "call, fault",
-    [
-        (lambda: metrics.frechet(np.ones((3, 2)), np.ones((3, 4))), r"shapes \(3, 2\) and \(3, 4\)"),
-        (lambda: metrics.frechet(np.ones((1, 2)), np.ones((3, 2))), "there are 1 and 3 samples: must be at least 2"),
-        (lambda: metrics.frechet(np.full((3, 2), np.nan), np.ones((3, 2))), "features must be finite"),
-        (lambda: metrics.diversity(np.ones((1, 2))), "with N at least 2"),
-        (lambda: metrics.diversity(np.full((2, 2), np.inf)), "features must be finite"),
-        (lambda: metrics.Classifier((4,), VALUES, 2), r"shape=\(4,\): must be \(H, W\)"),
-        (lambda: metrics.Classifier((4, 4), VALUES, 1), "classes=1: must be at least 2"),
-        (lambda: metrics.Classifier((4, 4), (), 2), "values is empty"),
-    ],
-)
-def test_wrong_features_are_named(call, fault):
-    with pytest.raises(ValueError, match=fault):
-        call()
+test_wrong_features_are_named = refuses(r"""
+    metrics.frechet(np.ones((3, 2)), np.ones((3, 4))) | ValueError | shapes \(3, 2\) and \(3, 4\)
+    metrics.frechet(np.ones((1, 2)), np.ones((3, 2))) | ValueError | there are 1 and 3 samples: must be at least 2
+    metrics.frechet(np.full((3, 2), np.nan), np.ones((3, 2))) | ValueError | features must be finite
+    metrics.diversity(np.ones((1, 2))) | ValueError | with N at least 2
+    metrics.diversity(np.full((2, 2), np.inf)) | ValueError | features must be finite
+    metrics.Classifier((4,), VALUES, 2) | ValueError | shape=\(4,\): must be \(H, W\)
+    metrics.Classifier((4, 4), VALUES, 1) | ValueError | classes=1: must be at least 2
+    metrics.Classifier((4, 4), (), 2) | ValueError | values is empty
+""")
 
 
 def stripes(count, seed=0):

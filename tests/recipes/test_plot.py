@@ -22,23 +22,16 @@ def write_run(folder: Path, shift: float = 0.0, bounds: bool = True) -> Path:
     with Metrics(folder / METRICS, 0) as metrics:
         for step in STEPS:
             levels = {"token": 0.0, "cluster": 4 + shift} | ({"mask": 6 + shift} if step % 20 else {})
-            loss, seconds = 3 + shift + 100 / step, step / 2
-            metrics.write(
-                {"step": step, "kind": "train", "loss": loss, "tokens": 64, "levels": levels, "seconds": seconds}
-            )
+            metrics.write(train_record(step, 3 + shift + 100 / step, levels, step / 2))
             metrics.write({"step": step, "kind": "weights", "count": 3})
             if bounds and step % 50 == 0:
-                error = 0.1 if step < 200 else np.nan
-                metrics.write(
-                    {
-                        "step": step,
-                        "kind": "bound",
-                        "nats_per_token": 4.0 + shift,
-                        "standard_error": error,
-                        "sequences": 32,
-                    }
-                )
+                found = {"nats_per_token": 4.0 + shift, "standard_error": 0.1 if step < 200 else np.nan}
+                metrics.write({"step": step, "kind": "bound", "sequences": 32} | found)
     return folder
+
+
+def train_record(step: int, loss: float, levels: dict, seconds: float, tokens: int = 64) -> dict:
+    return dict(step=step, kind="train", loss=loss, tokens=tokens, levels=levels, seconds=seconds)
 
 
 def test_collected_curves(tmp_path):
@@ -107,8 +100,7 @@ def test_levels_of_different_depth_have_distinct_names(tmp_path):
         (tmp_path / name).mkdir()
         with Metrics(tmp_path / name / METRICS, 0) as metrics:
             for step in (10, 20):
-                record = {"step": step, "kind": "train", "loss": 3.0, "tokens": 64, "levels": levels, "seconds": 1.0}
-                metrics.write(record)
+                metrics.write(train_record(step, 3.0, levels, 1.0))
     _, _, lower = panels(plot.collect([write_run(tmp_path / "deep"), tmp_path / "flat", tmp_path / "old"]))
     assert [text.get_text() for text in lower.get_legend().get_texts()] == ["cluster", "mask", "level 1"]
     cluster, mask, other, numbered = (line.get_linestyle() for line in lower.lines)
@@ -161,7 +153,7 @@ def test_the_picture(tmp_path, capsys):
 
 def test_a_run_without_levels_or_bounds(tmp_path):
     with Metrics(tmp_path / METRICS, 0) as metrics:
-        metrics.write({"step": 1, "kind": "train", "loss": 3.0, "tokens": 4, "levels": {}, "seconds": 1.0})
+        metrics.write(train_record(1, 3.0, {}, 1.0, tokens=4))
     plot.write_plot(tmp_path / "plot.png", plot.collect([tmp_path]), "step", 0.9)
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
@@ -191,10 +183,8 @@ def test_a_run_given_twice_is_refused(tmp_path):
         plot.main([str(folder), f"{folder}/../run"])
 
 
-@pytest.mark.parametrize(
-    "flags", [["--smooth", "1"], ["--smooth", "-0.1"], ["--smooth", "much"], ["--x", "epochs"], []]
-)
+@pytest.mark.parametrize("flags", ["--smooth 1", "--smooth -0.1", "--smooth much", "--x epochs", ""])
 def test_bad_flags_end_the_program(tmp_path, capsys, flags):
     with pytest.raises(SystemExit, match="2"):
-        plot.main([str(tmp_path), *flags] if flags else [])
+        plot.main([str(tmp_path), *flags.split()] if flags else [])
     assert "error" in capsys.readouterr().err

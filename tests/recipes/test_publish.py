@@ -99,13 +99,10 @@ def test_generate_and_evaluate_take_it(tmp_path, pictures, capsys):
     process = dd.presets.mdlm(6)
     publish(tmp_path / "mine", trained(process, num_classes=3), process, pictures)
     out = tmp_path / "samples.png"
-    generate.main(
-        ["--model", str(tmp_path / "mine"), "--samples", "2", "--steps", "4", "--label", "1", "--out", str(out)]
-    )
+    mine = str(tmp_path / "mine")
+    generate.main(["--model", mine, "--samples", "2", "--steps", "4", "--label", "1", "--out", str(out)])
     assert out.stat().st_size
-    evaluate.main(
-        [str(tmp_path / "mine"), "--replicates", "1", "--scorer", "none", "--out", str(tmp_path / "found.json")]
-    )
+    evaluate.main([mine, "--replicates", "1", "--scorer", "none", "--out", str(tmp_path / "found.json")])
     found = json.loads((tmp_path / "found.json").read_text())
     assert 0 < found["bound"]["nats_per_token"]["value"] < 20 and found["protocol"]["sequences"] == 8
     shown = capsys.readouterr().out
@@ -191,9 +188,7 @@ def refused(pictures):
             Dots(7, 6), process, pictures, {"model": {"kind": "test_publish:Dots", "width": 9}}, ValueError,
             r"embedding.weight is \(7, 8\), in the built network \(7, 9\)",
         ),
-        "logits": (
-            Dots(7, 6, gain=3.0), process, pictures, {"model": "test_publish:Dots"}, ValueError, "other logits"
-        ),
+        "logits": (Dots(7, 6, gain=3.0), process, pictures, {"model": "test_publish:Dots"}, ValueError, "other logits"),
         "states": (trained(dd.presets.gidd(5, 0.1)), process, pictures, {}, ValueError, "vocab_size=5, the process 6"),
         "vocabulary": (trained(dd.presets.mdlm(9)), dd.presets.mdlm(9), pictures, {}, ValueError, "6 tokens"),
         "length": (network, process, pictures, {"length": 9}, ValueError, "which cannot be cut"),

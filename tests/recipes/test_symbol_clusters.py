@@ -54,9 +54,8 @@ def test_inner_products_of_the_vectors_are_the_similarity():
 
 
 def test_amino_acids_of_like_chemistry_fall_together(tmp_path, proteins, capsys):
-    found = clusters.main(
-        ["--similarity", "blosum62", "--data", str(proteins.folder), "--clusters", "8", "2", "--out", str(tmp_path)]
-    )
+    data = ["--data", str(proteins.folder), "--out", str(tmp_path)]
+    found = clusters.main(["--similarity", "blosum62", "--clusters", "8", "2", *data])
     own = found.of_tokens(0)
     for group in GROUPS:
         places = torch.tensor([AMINO_ACIDS.index(letter) for letter in group])
@@ -145,9 +144,8 @@ def test_neighbours_are_those_of_a_sequence_and_of_a_shape(tmp_path, pictures):
 
 
 def test_levels_of_grey_next_to_each_other_fall_together_from_pictures_alone(tmp_path, pictures, capsys):
-    found = clusters.main(
-        ["--data", str(pictures.folder), "--clusters", "3", "--max-ratio", "2", "--out", str(tmp_path / "out")]
-    )
+    data = ["--data", str(pictures.folder), "--out", str(tmp_path / "out")]
+    found = clusters.main(["--clusters", "3", "--max-ratio", "2", *data])
     groups = [torch.nonzero(found.parents[0] == index).flatten() for index in range(3)]
     assert all(int(group.max() - group.min()) <= 3 for group in groups), groups
     assert "--data.length 36 --process.clusters" in capsys.readouterr().out

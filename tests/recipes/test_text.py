@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from refusals import refused_with
 
 from recipes.data import text
 from recipes.data.sources import packaged
@@ -88,12 +89,11 @@ def test_one_speech_cannot_be_split():
 
 
 def test_bad_vocabulary():
-    with pytest.raises(ValueError, match="vocab_size=256"):
-        text.train_tokenizer(PROSE, 256)
-    with pytest.raises(ValueError, match="empty"):
-        text.train_tokenizer(" \n", 300)
-    with pytest.raises(ValueError, match="vocab_size=5000: the text yields only"):
-        text.train_tokenizer(PROSE, 5000)
+    refused_with()(r"""
+        text.train_tokenizer(PROSE, 256) | ValueError | vocab_size=256
+        text.train_tokenizer(" \n", 300) | ValueError | empty
+        text.train_tokenizer(PROSE, 5000) | ValueError | vocab_size=5000: the text yields only
+    """)
 
 
 @pytest.mark.parametrize("length", [0, -1, 11])

@@ -172,9 +172,7 @@ def saved(tokenizer):
 def test_a_prompt_with_unknown_symbols_is_refused_unless_they_may_pass():
     model = saved(word_level())
     check_known(model, "prompt", "the [MASK:2] sat")
-    message = (
-        r"prompt: 2 symbols are not in the tokenizer of mine and would become \[UNK\]: 'dog' \(2\); --unknown accepts"
-    )
+    message = r"prompt: 2 symbols are not in the tokenizer of mine and would become \[UNK\]: 'dog' \(2\); --unknown acc"
     for prompt in ("the dog[MASK]dog", "dog dog"):
         with pytest.raises(ValueError, match=message):
             check_known(model, "prompt", prompt)
