@@ -2,7 +2,6 @@
 
 import gc
 import os
-from contextlib import nullcontext
 
 # set before ddlib is imported, which reads it; processes that a test starts inherit it
 os.environ.setdefault("DDLIB_SHAPECHECK", "1")
@@ -75,13 +74,6 @@ def checked_anew():
 
 def full(config):
     return config.getoption("hypothesis_profile") not in (None, "part")
-
-
-@pytest.fixture
-def checked_in_full(request):
-    """Check shapes in the full profile only, for tests with many calls of the same shapes: checks double the time."""
-    with nullcontext() if full(request.config) else unchecked():
-        yield
 
 
 @pytest.fixture

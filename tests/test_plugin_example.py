@@ -44,7 +44,6 @@ OURS = {
     "hdlm-xi": dd.presets.hdlm([0, 1, 1, 2], xi=0.7),
 }
 N = 4000
-pytestmark = pytest.mark.usefixtures("checked_in_full")
 
 
 @st.composite

@@ -21,19 +21,16 @@ _OWN = frozenset(vars(nn.Module())) - {"_buffers", "_modules"} | {"_record"}
 def difference(saved: Any, now: Any, path: str = "") -> str:
     """Return the first difference of two descriptions, as ``path is SAVED there, NOW here``; empty if equal."""
     if isinstance(saved, dict) and isinstance(now, dict):
-        names = ["kind", *(name for name in (*now, *saved) if name != "kind")]
-        for name in dict.fromkeys(names):
+        if {"kind"} <= saved.keys() & now.keys() and not _same_kind(str(saved["kind"]), str(now["kind"])):
+            return f"{path}.kind".lstrip(".") + f" is {saved['kind']} there, {now['kind']} here"
+        for name in dict.fromkeys((*now, *saved)):
             place = f"{path}.{name}" if path else name
-            if name not in saved or name not in now:
-                if name != "kind":
-                    return f"{place} is {_short(saved.get(name, 'no argument'))} there, " + (
-                        f"{_short(now.get(name, 'no argument'))} here"
-                    )
-                continue
             if name == "kind":
-                if not _same_kind(str(saved[name]), str(now[name])):
-                    return f"{place} is {saved[name]} there, {now[name]} here"
-            elif found := difference(saved[name], now[name], place):
+                continue
+            if name not in saved or name not in now:
+                one, other = (_short(values.get(name, "no argument")) for values in (saved, now))
+                return f"{place} is {one} there, {other} here"
+            if found := difference(saved[name], now[name], place):
                 return found
         return ""
     if isinstance(saved, list) and isinstance(now, list):
@@ -101,23 +98,16 @@ def apart(one: Any, other: Any, path: str = "", seen: frozenset[tuple[int, int]]
         for group in ("_buffers", "_modules"):  # compare the entries by name
             fields |= dict(fields.pop(group, {}))
             other_fields |= dict(other_fields.pop(group, {}))
-        kept = {
-            k
-            for k in (*fields, *other_fields)
-            if k.startswith("_") or isinstance(getattr(type(one), k, None), cached_property)
-        }
-        if lone := (fields.keys() ^ other_fields.keys()) - kept:
+        lone = [k for k in fields.keys() ^ other_fields.keys() if not k.startswith("_")]
+        if lone := [k for k in lone if not isinstance(getattr(type(one), k, None), cached_property)]:
             return f"{path}.{min(lone)}".lstrip(".")
         return _first({k: (fields[k], other_fields[k]) for k in fields if k in other_fields}, path, seen)
     if isfunction(one):
         cells = [tuple(cell.cell_contents for cell in f.__closure__ or ()) for f in (one, other)]
         same = one.__code__ == other.__code__ and one.__defaults__ == other.__defaults__
         return apart(cells[0], cells[1], path, seen) if same else path
-    if (
-        hasattr(one, "__dict__")
-        and not any("__eq__" in vars(base) for base in type(one).__mro__[:-1])
-        and not isinstance(one, type)
-    ):
+    compares = isinstance(one, type) or any("__eq__" in vars(base) for base in type(one).__mro__[:-1])
+    if hasattr(one, "__dict__") and not compares:
         return _first({k: (vars(one)[k], vars(other)[k]) for k in vars(one) if k in vars(other)}, path, seen)
     return "" if one == other or (_nan(one) and _nan(other)) else path
 

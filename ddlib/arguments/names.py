@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, distributions, entry_points
 
@@ -36,8 +37,6 @@ def declared(group: str, path: Sequence[str]) -> Sequence[EntryPoint]:
 
 def _loaded(point: EntryPoint) -> object:
     """Load an entry point; None if it does not load."""
-    try:
-        loaded: object = point.load()
-    except Exception:  # a third-party module may raise anything on import
-        return None
-    return loaded
+    with suppress(Exception):  # a third-party module may raise anything on import
+        return point.load()
+    return None

@@ -4,6 +4,7 @@ import inspect
 import warnings
 from abc import ABCMeta
 from collections.abc import Callable, KeysView, Mapping, Sequence, ValuesView
+from contextlib import nullcontext
 from functools import cache
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -51,11 +52,9 @@ class Recorded(ABCMeta):
                 return cls(*args, **kwargs)
         # before the constructor, which may modify its arguments
         made = Record(None, tuple(map(frozen, args)), {name: frozen(value) for name, value in kwargs.items()})
-        if torch.get_default_device().type == "meta":
-            # models are created on meta before their weights are loaded, but files of weights contain no constants
-            with torch.device("cpu"):
-                part = super().__call__(*args, **kwargs)
-        else:
+        on_meta = torch.get_default_device().type == "meta"
+        # models are created on meta before their weights are loaded, but files of weights contain no constants
+        with torch.device("cpu") if on_meta else nullcontext():
             part = super().__call__(*args, **kwargs)
         return _kept(part, made) if type(part) is cls else part
 

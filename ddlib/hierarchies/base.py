@@ -14,7 +14,7 @@ from ddlib.arguments import Part, check_extra_state, extra_state, load_checked, 
 from ddlib.hierarchies.kernels import Kernel
 from ddlib.hierarchies.level_names import Named
 from ddlib.hierarchies.maps import Map, chain, check_top
-from ddlib.typing import PerToken, StateMatrix, TokenProbs, Tokens
+from ddlib.typing import PerToken, StateMatrix, Tokens
 from ddlib.utils.positive import PositiveParameter, check_positive
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.random import Generator, rand
@@ -221,12 +221,13 @@ def reach(hierarchy: Hierarchy, x: Tokens, z: Tokens) -> PerToken:
     return result
 
 
-def reach_of_tokens(hierarchy: Hierarchy, z: Tokens) -> TokenProbs:
-    """Return ``reach`` of every token, (B, L, V)."""
+def reach_of_tokens(hierarchy: Hierarchy, z: Tokens, lower: int = 0) -> Float64[Tensor, "B L K"]:
+    """Return ``reach`` of every token, (B, L, V), or of every member of level ``lower``, (B, L, K)."""
     level = hierarchy.level_of(z)
-    result = one_hot(hierarchy.local(z, 0), hierarchy.vocab_size).to(torch.float64)
-    for i in range(1, hierarchy.depth + 1):
-        column = hierarchy.between(0, i).column(hierarchy.local(z, i))
+    itself = one_hot(hierarchy.local(z, lower), hierarchy.levels[lower]).to(torch.float64)
+    result = torch.where((level == lower)[..., None], itself, 0.0)
+    for i in range(lower + 1, hierarchy.depth + 1):
+        column = hierarchy.between(lower, i).column(hierarchy.local(z, i))
         result = torch.where((level == i)[..., None], column, result)
     return result
 

@@ -38,11 +38,10 @@ class Statistics(Divergence):
     ) -> Float[Tensor, "n"]:
         edge, token = self.hierarchy.maps[0], rows.x[:, None]
         assert isinstance(edge, Map)  # see ``dispatch``
-        log_px, log_finest, to_logits = (
-            _plain(edge, logits, token, derive, read)
-            if edge.spread is None
-            else _perturbed(edge, edge.spread, logits, token, read)
-        )
+        if edge.spread is None:
+            log_px, log_finest, to_logits = _plain(edge, logits, token, derive, read)
+        else:
+            log_px, log_finest, to_logits = _perturbed(edge, edge.spread, logits, token, read)
         shares = None if self.shares is None else self.shares(rows)[:, None]
         with torch.set_grad_enabled(derive):
             log_px.requires_grad_(derive)

@@ -288,8 +288,7 @@ class ForwardProcess(Float64Module, Part):
             (B,) float64; 0 where no balanced draw leads to z.
         """
         mean, weight = self._weight_and_mean(x, z, t)
-        total = weight.sum(-1)
-        return torch.where(total > 0, mean.sum(-1) / torch.where(total > 0, total, 1.0), 0.0)
+        return quotient(mean.sum(-1), weight.sum(-1))
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draw z_t ~ q_{t|s}(.|z_s) from states ``z`` at s <= t.
@@ -431,8 +430,7 @@ class ForwardProcess(Float64Module, Part):
         if self.closed_form:
             return self.weighted_divergence(logits, x, z, t)
         weight = self.loss_weight(x, z, t).to(logits.dtype)
-        value = dense_integrand(self, logits, x, z, t)
-        return weight, torch.where(weight > 0, value / torch.where(weight > 0, weight, 1.0), 0.0)
+        return weight, quotient(dense_integrand(self, logits, x, z, t), weight)
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
         """Weight of ``weighted_divergence``, (B, L) float64; it depends on no network.
@@ -672,7 +670,7 @@ class ForwardProcess(Float64Module, Part):
         probs, typical = self.marginal(x, time), unsqueeze_times(each_time(self._typical, time), 1)
         rates = each_time(self.rate_matrix, time)
         rates = rates - torch.diag_embed(rates.diagonal(dim1=-2, dim2=-1))
-        left = torch.where(typical > 0, multiply_rows(typical, rates) / torch.where(typical > 0, typical, 1.0), 0.0)
+        left = quotient(multiply_rows(typical, rates), typical)
         return probs, torch.where(probs > 0, multiply_rows(probs, rates) + probs * left, 0.0)
 
     def _one(self) -> Tensor:

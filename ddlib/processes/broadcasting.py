@@ -182,7 +182,7 @@ def normalised_or_stay(
     return probs.scatter_add_(-1, z[..., None], (~possible).to(probs.dtype))
 
 
-def quotient(values: Float[Tensor, "B L S"], total: Float[Tensor, "B L 1"]) -> Float[Tensor, "B L S"]:
+def quotient(values: Float[Tensor, "..."], total: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """Divide ``values`` by ``total``; 0 where ``total`` is 0, with gradient 0."""
     return torch.where(total > 0, values / torch.where(total > 0, total, 1.0), 0.0)
 

@@ -12,7 +12,7 @@ from ddlib.arguments import made_by
 from ddlib.hierarchies import Flat, Hierarchy, Tree
 from ddlib.hierarchies.base import dense, reach, reach_of_tokens
 from ddlib.processes.base import reduction
-from ddlib.processes.broadcasting import gather_last, interior, scalar, span, unsqueeze_times
+from ddlib.processes.broadcasting import gather_last, interior, quotient, scalar, span, unsqueeze_times
 from ddlib.processes.hierarchical_kl import children, children_at, descendants, descendants_at
 from ddlib.processes.level_process import LevelProcess
 from ddlib.schedules import Cosine, Linear, Polynomial, Window
@@ -207,7 +207,7 @@ class Hierarchical(LevelProcess):
             given = torch.tensor(list(edge_weights), dtype=torch.float64, device=z.device)
             return torch.where(below, given, 0.0)
         reached = self.occupancies(interior(t)).flip(-1).cumsum(-1).flip(-1)[..., 1:]
-        share = torch.where(reached > 0, self._inflow(t)[..., 1:] / torch.where(reached > 0, reached, 1.0), 0.0)
+        share = quotient(self._inflow(t)[..., 1:], reached)
         weight = gather_last(self.weights(t), level)[..., None]
         below = below & (weight > 0)
         return torch.where(below, unsqueeze_times(share, 1) / torch.where(below, weight, 1.0), 0.0)

@@ -73,16 +73,15 @@ class Interpolating(ForwardProcess):
         if levels != "balanced":
             return z
         token, mask = (unsqueeze_times(v).expand(x.shape) for v in self.mixing_rates(interior(t)))
-        total = self.vocab_size * token + (self.num_states - self.vocab_size) * mask
-        share = total.clamp_min(torch.finfo(torch.float64).tiny)  # where no position has a weight, any is drawn
+        # where no position has a weight, any is drawn
+        share = self._over_states(token, mask).clamp_min(torch.finfo(torch.float64).tiny)
         which = draw(share, rand((len(x), 1), generator, x.device)[:, 0])[:, None]
         arrival = Mixture(torch.zeros_like(which), token.gather(1, which), mask.gather(1, which))
         return z.scatter(1, which, self._resample(arrival, which, generator))
 
     def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
         """Mean over noise of the bound's weight, and the weight at z; the mean is the sum of all rates."""
-        token, mask = self.mixing_rates(interior(t))
-        total = self.vocab_size * token + (self.num_states - self.vocab_size) * mask
+        total = self._over_states(*self.mixing_rates(interior(t)))
         return unsqueeze_times(total).expand(z.shape), self.loss_weight(x, z, t)
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
@@ -116,21 +115,16 @@ class Interpolating(ForwardProcess):
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, p=p)
         probs = self.predictive(p, interior(t))
-        arrival = self._into(z, *(unsqueeze_times(v).to(p.dtype) for v in self.mixing_rates(interior(t))))
-        rates = quotient(arrival[..., None] * probs, probs.gather(-1, z[..., None]))
-        return rates.scatter(-1, z[..., None], 0.0)
+        arrival = self._arrival(z, t).to(p.dtype)[..., None]
+        return quotient(arrival * probs, probs.gather(-1, z[..., None])).scatter(-1, z[..., None], 0.0)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
         t = self._one().expand(len(x)) if t is None else t
         keep, token, _ = self.mixture(t.to(torch.float64))
         typical = keep / self.vocab_size + token
         same, other = keep + token, (self.vocab_size - 1) * token
-        nats = (
-            torch.xlogy(same, same)
-            - torch.xlogy(same, typical)
-            + torch.xlogy(other, token)
-            - torch.xlogy(other, typical)
-        )
+        nats = torch.xlogy(same, same) - torch.xlogy(same, typical)
+        nats = nats + torch.xlogy(other, token) - torch.xlogy(other, typical)
         return unsqueeze_times(nats.clamp_min(0)).expand(x.shape)
 
     def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
@@ -140,10 +134,8 @@ class Interpolating(ForwardProcess):
         if not self.uniform:
             keep = unsqueeze_times(self.mixture(interior(t)).keep).to(log_p.dtype)
             return weight.to(log_p.dtype), -keep * log_p.gather(-1, x[..., None]).squeeze(-1)
-        log_ratios = log1p_exp(unsqueeze_times(self.log_ratio(t)).to(log_p.dtype)[..., None] + log_p)
         log_px, log_pz = (log_p.gather(-1, self.token_at(state)[..., None]).squeeze(-1) for state in (x, z))
-        others = log_ratios.scatter(-1, x[..., None], 0.0).sum(-1)
-        return weight.to(log_p.dtype), self.divergence(log_px, log_pz, others, x, z, t)
+        return weight.to(log_p.dtype), self.divergence(log_px, log_pz, _others(self.log_ratio(t), log_p, x), x, z, t)
 
     def log_ratio(self, t: Times) -> Float64[Tensor, "*n"]:
         """Return log of the probability that a token was kept over the probability that it was drawn again."""
@@ -180,10 +172,7 @@ class Interpolating(ForwardProcess):
         log_px, log_pz = (log_p.gather(-1, self.token_at(state)[..., None]).squeeze(-1).double() for state in (x, z))
         if not self.uniform:  # a token was never resampled, and all tokens lead to the mask alike
             return (resample / total * unsqueeze_times(before.keep) * -log_px).to(logits.dtype)
-        ratio = log_ratio(before)
-        log_ratios = log1p_exp(unsqueeze_times(ratio).to(log_p.dtype)[..., None] + log_p)
-        others = log_ratios.scatter(-1, x[..., None], 0.0).sum(-1).double()
-        kl, log_odds = compared(before, log_px, log_pz, others, x, z)
+        kl, log_odds = compared(before, log_px, log_pz, _others(log_ratio(before), log_p, x).double(), x, z)
         share, log_total = resample / total, total.log()
         kept_token = torch.logaddexp(stay.log() - log_total, resample.log() - log_total + log_odds) - share * log_odds
         # the same for rho <= 1; at s = 0 rho is 0, and so is the probability to have stayed
@@ -199,9 +188,7 @@ class Interpolating(ForwardProcess):
     word_at = Renamed("token_at")
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
-        time = interior(t)
-        arrival = self._into(z, *(unsqueeze_times(v) for v in self.mixing_rates(time)))
-        likelihood = self.likelihood(z, x, time)
+        arrival, likelihood = self._arrival(z, t), self.likelihood(z, x, interior(t))
         return torch.where(arrival > 0, arrival / torch.where(likelihood > 0, likelihood, 1.0), 0.0)
 
     def equivalence_classes(self) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "N"], Float64[Tensor, "N"]]:
@@ -241,9 +228,7 @@ class Interpolating(ForwardProcess):
     def exit_rate(self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged) -> Float64[Tensor, "B L"]:
         """Exit rate r_t(z) (1 - q_t(z|p)) / q_t(z|p), without a (B, L, S) tensor."""
         apart, marginal = self._apart(sharpen(logits.to(torch.promote_types(logits.dtype, torch.float32))), z, t)
-        arrival = self._into(z, *(unsqueeze_times(v) for v in self.mixing_rates(interior(t))))
-        rate = arrival * (apart.keep + apart.token + apart.mask)
-        return torch.where(marginal > 0, rate / torch.where(marginal > 0, marginal, 1.0), 0.0)
+        return quotient(self._arrival(z, t) * (apart.keep + apart.token + apart.mask), marginal)
 
     def sample_exit(
         self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
@@ -254,11 +239,9 @@ class Interpolating(ForwardProcess):
         apart, _ = self._apart(sharpen(logits), z, t)
         share = rand(z.shape, generator, z.device) * (apart.keep + apart.token + apart.mask)
         other = (rand(z.shape, generator, z.device) * (self.vocab_size - (z < self.vocab_size).long())).long()
-        other = other + (other >= z)
         u = rand(z.shape, generator, z.device)
-        result = torch.where(share < apart.keep + apart.mask, self.vocab_size, other)
-        result = torch.where(moves, result, z)
-        rows = moves & (share < apart.keep)
+        result = torch.where(share < apart.keep + apart.mask, self.vocab_size, other + (other >= z))
+        result, rows = torch.where(moves, result, z), moves & (share < apart.keep)
         state, log_probs = self.token_at(z)[rows][:, None], sharpen(logits[rows])
         itself = (z < self.vocab_size)[rows][:, None]
         log_probs = log_probs.scatter(-1, state, torch.where(itself, -torch.inf, log_probs.gather(-1, state)))
@@ -281,6 +264,10 @@ class Interpolating(ForwardProcess):
         log_p = logits.gather(-1, self.token_at(z)[..., None]).squeeze(-1) - logits.logsumexp(-1)
         return torch.where(z < self.vocab_size, log_p.to(torch.float64), -torch.inf)
 
+    def _arrival(self, z: Tokens, t: Times) -> Float64[Tensor, "B L"]:
+        """Rate r_t(z) at which every state jumps to ``z``."""
+        return self._into(z, *(unsqueeze_times(v) for v in self.mixing_rates(interior(t))))
+
     def _into(self, z: Tensor, token: Tensor, mask: Tensor) -> Tensor:
         """Return ``token`` where z is a token and ``mask`` where it is the mask: terms that depend on z alone."""
         return torch.where(z < self.vocab_size, token, mask)
@@ -291,3 +278,13 @@ class Interpolating(ForwardProcess):
         share = mixture.mask / (mixture.mask + self.vocab_size * mixture.token)
         masks = rand(like.shape, generator, like.device) < unsqueeze_times(share)
         return torch.where(masks, self.vocab_size, tokens)
+
+    def _over_states(self, token: Tensor, mask: Tensor) -> Tensor:
+        """Sum over all states of a value for each token and one for the mask."""
+        return self.vocab_size * token + (self.num_states - self.vocab_size) * mask
+
+
+def _others(ratio: Float64[Tensor, "*n"], log_p: Logits, x: Tokens) -> PerToken:
+    """Return ``others`` of ``compared``, in the dtype of ``log_p``."""
+    log_ratios = log1p_exp(unsqueeze_times(ratio).to(log_p.dtype)[..., None] + log_p)
+    return log_ratios.scatter(-1, x[..., None], 0.0).sum(-1)

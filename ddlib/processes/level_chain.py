@@ -9,7 +9,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from ddlib.processes.broadcasting import elapsed, gather_columns, interior, unsqueeze_times
+from ddlib.processes.broadcasting import elapsed, gather_columns, interior, quotient, unsqueeze_times
 from ddlib.schedules import Schedule
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.validation import require, visible
@@ -55,9 +55,7 @@ class LevelChain(Float64Module):
         r"""Return :math:`w_i = F_{i-1} / a_i`, flux into a level over its occupancy; 0 for tokens and empty levels."""
         t = self.inside(t)
         occupancies = self.occupancies(t)
-        above = occupancies[..., 1:]
-        occupied = above > 0
-        return pad(torch.where(occupied, self.flux(occupancies, t) / torch.where(occupied, above, 1.0), 0.0), (1, 0))
+        return pad(quotient(self.flux(occupancies, t), occupancies[..., 1:]), (1, 0))
 
     def rate_matrix(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
         """Return the rate matrix between levels; rows sum to 0."""
@@ -166,8 +164,7 @@ def max_remask_prob(joint: Float64[Tensor, "*n levels levels"]) -> Float64[Tenso
     """
     stay = joint.diagonal(dim1=-2, dim2=-1).clone()
     stay[..., 1:-1] /= 2
-    most, mass = torch.minimum(stay[..., :-1], stay[..., 1:]), joint.sum(-2)[..., :-1]
-    return torch.where(mass > 0, most / torch.where(mass > 0, mass, 1.0), 0.0).clamp_max(1.0)
+    return quotient(torch.minimum(stay[..., :-1], stay[..., 1:]), joint.sum(-2)[..., :-1]).clamp_max(1.0)
 
 
 def remask_coupling(

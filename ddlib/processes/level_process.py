@@ -6,13 +6,12 @@ from typing import cast
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from ddlib.hierarchies import Hierarchy, Map
 from ddlib.hierarchies.base import ascend, descendant_logits, shared
 from ddlib.processes.argument_checks import check_tree
 from ddlib.processes.base import ForwardProcess, unchanged
-from ddlib.processes.broadcasting import gather_columns, gather_last, unsqueeze_times
+from ddlib.processes.broadcasting import gather_columns, gather_last, normalised_or_stay, unsqueeze_times
 from ddlib.processes.edge_chain import chain_of
 from ddlib.processes.level_chain import LevelChain, PowerChain, max_remask_prob, remask_coupling
 from ddlib.processes.moments import nats_of_levels
@@ -118,9 +117,7 @@ class LevelProcess(ForwardProcess):
         probs = gather_columns(joint, level)
         if lift is not None:
             probs = probs + remask_coupling(joint, level, lift)
-        total = probs.sum(-1, keepdim=True)
-        stay = one_hot(level, self._depth + 1).to(probs)  # a token that is given at t = 1, a prompt, stays
-        return torch.where(total > 0, probs / torch.where(total > 0, total, 1.0), stay)
+        return normalised_or_stay(probs, level)
 
     def level_transition(self, s: Times, t: Times) -> Float64[Tensor, "*n levels levels"]:
         """Return the transition matrix of levels from s (rows) to t >= s (columns), (..., n + 1, n + 1)."""

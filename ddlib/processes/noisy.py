@@ -99,7 +99,7 @@ class Noisy(ResamplingProcess):
         level = self.level_of(z)
         kept, resampled = (gather_columns(part, level).to(p.dtype) for part in self.shares_between(s, t))
         ways = [
-            kept[..., i : i + 1] * self._leads(z, i).to(p.dtype)
+            kept[..., i : i + 1] * reach_of_tokens(self.hierarchy, z, i).to(p.dtype)
             + resampled[..., i : i + 1] * self.typical[z][..., None].to(p.dtype)
             for i in range(self._depth + 1)
         ]
@@ -111,8 +111,7 @@ class Noisy(ResamplingProcess):
         probs = self.predictive(p, t)
         rates = torch.cat([self._arrivals(z, i) for i in range(self._depth + 1)], -1)
         flux = (unsqueeze_times(self.schedule.rate(t))[..., None] * rates).to(p.dtype) * probs
-        rates = quotient(flux, probs.gather(-1, z[..., None]))
-        return rates.scatter(-1, z[..., None], 0.0)
+        return quotient(flux, probs.gather(-1, z[..., None])).scatter(-1, z[..., None], 0.0)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
         shares = self.shares(self._one().expand(len(x)) if t is None else t)
@@ -158,9 +157,7 @@ class Noisy(ResamplingProcess):
             gap_z = torch.where(level == i, gap_of_level, gap_z)
         divergence = torch.zeros_like(gap_z)
         for i, (truth, log_model, gap) in enumerate(sides):
-            scale = torch.where(
-                flow > 0, unsqueeze_times(shares.levels[..., i]) / torch.where(flow > 0, flow, 1.0), 0.0
-            )
+            scale = quotient(unsqueeze_times(shares.levels[..., i]), flow)
             arrivals = (self._arrivals(z, i) * scale[..., None]).to(dtype)
             enters, shift = arrivals > 0, gap - gap_z[..., None]
             near, model = shift.clamp(-1, 1), (log_model - gap_z[..., None]).masked_fill(~enters, -torch.inf).exp()
@@ -197,31 +194,20 @@ class Noisy(ResamplingProcess):
         """Rate into z over q_t(z|x), and the flux into z per unit of -log alpha."""
         given_level = reach(self.hierarchy, x, z)
         flow, likelihood = self._at(self.chain.inflow(shares), given_level, z), self._at(shares, given_level, z)
-        rate = unsqueeze_times(self.schedule.rate(t))
-        return torch.where(likelihood > 0, rate * flow / torch.where(likelihood > 0, likelihood, 1.0), 0.0), flow
+        return quotient(unsqueeze_times(self.schedule.rate(t)) * flow, likelihood), flow
 
     def _mixed(self, shares: LevelProbs, given_level: list[Tensor]) -> Tensor:
         """Distribution over all states from the distribution within each level if kept."""
         parts = []
         for i, probs in enumerate(given_level):
-            kept, resampled = self._of_level(shares, i)
-            parts.append(kept.to(probs.dtype) * probs + resampled.to(probs.dtype))
+            kept, resampled = (part.to(probs.dtype) for part in self._of_level(shares, i))
+            parts.append(kept * probs + resampled)
         return torch.cat(parts, -1)
 
     def _of_level(self, shares: LevelProbs, i: int) -> tuple[Tensor, Tensor]:
         """Return k_i, (B, 1, 1) or (B, L, 1), and r_i pi_i of each member, (B, 1, K) or (B, L, K)."""
         kept, resampled = (unsqueeze_times(part, 1)[..., i : i + 1] for part in shares)
         return kept, resampled * self.typical[self.hierarchy.states(i)]
-
-    def _leads(self, z: Tokens, i: int) -> Float64[Tensor, "B L K"]:
-        """Transition probability K(z|y) from every member y of level i to ``z``."""
-        level = self.level_of(z)
-        itself = one_hot(self.hierarchy.local(z, i), self.levels[i]).to(torch.float64)
-        leads = torch.where((level == i)[..., None], itself, 0.0)
-        for j in range(i + 1, self._depth + 1):
-            column = self.hierarchy.between(i, j).column(self.hierarchy.local(z, j))
-            leads = torch.where((level == j)[..., None], column, leads)
-        return leads
 
     def _arrivals(self, z: Tokens, i: int) -> Float64[Tensor, "B L K"]:
         """Rate per unit of -log alpha at which every member of level i, z included, becomes ``z``."""

@@ -5,6 +5,7 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 
 from ddlib.utils.renamed import Renamed
 
@@ -178,12 +179,8 @@ class Report:
         return json.dumps(_plain({**asdict(self), "ok": self.ok}), indent=2, allow_nan=False)
 
     def _in_full(self) -> list[str]:
-        lines, section = [], ""
-        for check in self.checks:
-            lines += [check.topic] if check.topic != section else []
-            section = check.topic
-            lines.append(str(check))
-        return lines
+        sections = groupby(self.checks, lambda check: check.topic)
+        return [line for topic, checks in sections for line in (topic, *map(str, checks))]
 
     def _by_name(self) -> list[str]:
         held: dict[str, list[str]] = {}
@@ -207,9 +204,8 @@ class Report:
                 reasons.setdefault(check.in_short(), []).append(check.name)
         lines = [str(cause)]
         if same:
-            lines.append(
-                _wrapped(f"{_INDENT}{_counted(same, 'more check fails', 'more checks fail')} at this line: ", same)
-            )
+            count = _counted(same, "more check fails", "more checks fail")
+            lines.append(_wrapped(f"{_INDENT}{count} at this line: ", same))
         if reasons:
             count = _counted([name for names in reasons.values() for name in names], "failure", "failures")
             lines.append(f"{_INDENT}{count} that may follow from it:")
@@ -249,9 +245,8 @@ def _indented(first: str, lines: Sequence[str]) -> str:
 def _wrapped(first: str, names: Sequence[str]) -> str:
     """Format a list of names after ``first``, in lines of at most ``WIDTH``; names are not broken."""
     listed = ", ".join(name.replace(" ", "\0") for name in names)
-    return textwrap.fill(
-        listed, WIDTH, initial_indent=first, subsequent_indent=_INDENT, break_on_hyphens=False
-    ).replace("\0", " ")  # fmt: skip
+    lines = textwrap.fill(listed, WIDTH, initial_indent=first, subsequent_indent=_INDENT, break_on_hyphens=False)
+    return lines.replace("\0", " ")
 
 
 def _plain(value: object) -> object:

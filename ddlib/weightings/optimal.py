@@ -20,8 +20,8 @@ class Optimal(Weighting):
 
     with m and v the mean and the variance of the bound's integrand at one position (theory section 12). The denominator
     is the root mean square of the loss per token of a sequence of L tokens at time t. The standard deviation about the
-    mean would vanish at t = 1, where all positions are noise. The factor is computed once per
-    process from ``process.time_density(length)``; C normalises its mean over times to 1.
+    mean would vanish at t = 1, where all positions are noise. The factor is computed once per process from
+    ``process.time_density(length)``; C normalises its mean over times to 1.
 
     Args:
         length: number of tokens L over which terms are summed; 1 for single tokens.

@@ -60,7 +60,6 @@ def test_words_behind_a_block_are_seen():
 TODAY = [Ancestral(), Psi(0.5)]
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("name", PROCESSES)
 @pytest.mark.parametrize("sampler", slow_but(TODAY, TODAY[1]), ids=str)
 def test_one_block_and_together_draw_the_tokens_without_a_pace(name, sampler):
@@ -96,7 +95,6 @@ KNOBS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @settings(max_examples=examples(24))
 @given(
     st.sampled_from(list(PROCESSES)), st.sampled_from(list(NETWORKS)),
@@ -185,7 +183,6 @@ def test_blocks_of_the_prompt_are_not_drawn_and_others_are_filled_in():
     assert (steps_seen[0][1][:, 6:] == 0).all() and torch.equal(steps_seen[0][2][:, 6:], prompt[:, 6:])
 
 
-@pytest.mark.usefixtures("checked_in_full")
 def test_no_block_is_computed_behind_the_ends_of_all_texts():
     process, network = short()
     probs = torch.tensor([0.0, 0.0, 30.0, 0.0]).double()
@@ -205,7 +202,6 @@ def test_no_block_is_computed_behind_the_ends_of_all_texts():
     assert (words[:, 3:] == 2).all() and network.prefilled == 3 * (2 + 38)
 
 
-@pytest.mark.usefixtures("checked_in_full")
 def test_a_text_that_has_ended_waits_for_the_others():
     process, network = dd.presets.mdlm(4), Sparse(5, 4, 2)
     options = {"endings": [EndOfText(2)], "pace": Blocks(2)}
@@ -290,7 +286,6 @@ def test_positions_at_a_fixed_time_keep_their_state(sampler):
         assert (t > s).any() and torch.equal(z[t == s], after[t == s])
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("pace", [RandomOrder(), RandomOrder(2), Ramp(1.0)], ids=str)
 def test_times_of_positions_are_keyed_by_the_text(pace):
     process, network = PROCESSES["two levels"], ByBlocks(6, 3, 2)

@@ -28,7 +28,6 @@ from ddlib.processes import GIDD, Masked
 from ddlib.schedules import Linear
 from ddlib.testing import strategies
 
-pytestmark = pytest.mark.usefixtures("checked_in_full")
 TREES = {
     "flat": Flat(8),
     "two": Tree(NESTED[:1]),

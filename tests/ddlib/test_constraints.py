@@ -44,7 +44,6 @@ from ddlib.samplers.constraints.support import token_ancestors
 from ddlib.samplers.runtime import constrained
 from ddlib.schedules import Linear
 
-pytestmark = pytest.mark.usefixtures("checked_in_full")
 F64 = torch.float64
 V, MASK = 4, 4
 PROCESS = Masked(V, Linear())

@@ -51,7 +51,6 @@ def leaves():
         yield from dd.registry.get("samplers", name).examples()
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("name", slow_but(PROCESSES, "masked"))
 def test_words_are_those_of_sample_or_the_sampler_is_refused(name):
     values, served = PROCESSES[name], []

@@ -109,7 +109,6 @@ def test_a_block_edits_only_its_own_tokens():
     assert (inputs[done:, :4] == want[:4]).all()
 
 
-@pytest.mark.usefixtures("checked_in_full")
 def test_a_row_is_the_same_alone_and_in_a_batch():
     sampler, options = Confidence("margin", threshold=0.6, edit=0.4), {"steps": 30, "temperature": 0.7}
     together = dd.sample(PROCESS, Pairs(1), (5, L), sampler, seeds=[*range(5)], **options)

@@ -22,7 +22,6 @@ from ddlib.testing import strategies
 from ddlib.verification.claims.samplers.guidance_oracle import pairs_of_states, steered, target_probs, tempered
 
 MANY = [*ClassifierFree.examples(), *ClassifierBased.examples()]
-pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
 FIRST = FirstHitting()
 
 

@@ -15,9 +15,6 @@ from ddlib.schedules import Geometric
 from ddlib.testing.oracle import exact_cavity
 from ddlib.verification.claims.samplers.guidance import classifier, labelled
 
-pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
-
-
 EVERY = [dd.registry.get("samplers", kind).examples()[0] for kind in dd.registry.own("samplers")]
 SERVED = [(name, one) for name in ("masked", "tree", "uniform") for one in EVERY if serves(one, KINDS[name])]
 

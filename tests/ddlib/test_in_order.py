@@ -13,7 +13,6 @@ from ddlib.paces.sequential import InTurn
 from ddlib.samplers import InOrder
 
 F64 = torch.float64
-pytestmark = pytest.mark.usefixtures("checked_in_full")
 
 
 class Backwards(InTurn):

@@ -219,14 +219,12 @@ def test_rows_of_a_cyclic_blur_are_circulant(widths):
         assert torch.allclose(matrix.roll((1, 1), (0, 1)), matrix, atol=1e-15) and torch.allclose(matrix, matrix.T)
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @every_process
 def test_the_bound_of_the_exact_denoiser_is_the_entropy(name):
     found = integrate_bound(PROCESSES[name], PAIR, exact_cavity(PROCESSES[name], PAIR), points=80)
     assert float(found) == pytest.approx(2 * entropy(PAIR), abs=1e-6)
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("sampler", slow_but(SAMPLERS, *SAMPLERS[::2]), ids=lambda each: type(each).__name__)
 @every_process
 def test_samplers_keep_the_distribution_of_a_token(name, sampler):
@@ -236,7 +234,6 @@ def test_samplers_keep_the_distribution_of_a_token(name, sampler):
     assert follows(tokens, truth)
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("scale", [1.0, 40.0])
 def test_a_loss_builds_nothing_over_states(scale):
     """Three blurred levels have 1,025 states: tensors have an entry for each position and token, or 4 million."""

@@ -10,7 +10,6 @@ import ddlib as dd
 from ddlib.testing.oracle import exact_cavity, exact_posterior
 
 N = 6000
-pytestmark = pytest.mark.usefixtures("checked_in_full")
 PROCESSES = FOUR_TOKENS | {
     "gidd": dd.presets.gidd(4, 0.4),
     "uniform": dd.processes.Uniform(4, dd.schedules.Linear()),

@@ -30,7 +30,6 @@ from ddlib.samplers import (
 from ddlib.samplers.runtime.context import RaggedContext
 from ddlib.schedules import Linear
 
-pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of many shapes
 V, END = 5, 4
 MASK = V
 PROCESS = Masked(V, Linear())

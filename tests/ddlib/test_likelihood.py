@@ -22,7 +22,6 @@ from ddlib.testing import strategies
 from ddlib.verification.framework.inputs import frequencies, tally
 from ddlib.verification.framework.reference import exact_cavity, exact_posterior, integrate_bound
 
-pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
 ORDERS = {
     "margin": Confidence(),
     "probability": Confidence("probability"),

@@ -171,7 +171,6 @@ def test_a_process_that_never_mixes_counts_the_residual_at_the_last_time():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("checked_in_full")
 def test_ordinal_noise_at_hundreds_of_states_has_the_bound_of_its_entropy():
     """Birth and death at rate 2,000 on 0..255: 0.1.0 gave 15.2 nats for the flat distribution, log 256 = 5.545."""
     from ddlib.verification.claims.objective.bound import integrated, removed

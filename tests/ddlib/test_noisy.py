@@ -53,7 +53,6 @@ def generator_of(process):
     return matrix - torch.diag(matrix.sum(1))
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @settings(max_examples=examples(40), deadline=None)
 @given(noisy(none=True), interior_times, drawn.token_logits(1, 1, 6))
 def test_without_redraws_it_is_the_hierarchy(process, t, logits):
@@ -80,7 +79,6 @@ def test_without_redraws_it_is_the_hierarchy(process, t, logits):
         near(ours, theirs)
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @settings(max_examples=examples(40), deadline=None)
 @given(noisy(), interior_times)
 def test_it_is_the_dense_exponential(process, t):
@@ -92,7 +90,6 @@ def test_it_is_the_dense_exponential(process, t):
     near(process.likelihood(z, x, times), dense.likelihood(z, x, times), 1e-11)
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @settings(max_examples=examples(60), deadline=None)
 @given(noisy(), drawn.times, drawn.token_logits(1, 1, 6, scale=8.0))
 def test_the_closed_bound_is_the_generic_one(process, t, logits):
@@ -110,7 +107,6 @@ def test_the_closed_bound_is_the_generic_one(process, t, logits):
         assert float(error.max()) < 1, (float(error.max()), closed, generic)
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @settings(max_examples=examples(40), deadline=None)
 @given(noisy(), interior_times, drawn.token_logits(1, 1, 6))
 def test_the_exit_rate_is_the_sum_of_the_reverse_rates(process, t, logits):
@@ -371,7 +367,6 @@ def test_shares_may_be_tensors():
     assert Noisy(Flat(4), Linear(), torch.tensor([0.25])).p_uniform == (0.25,)
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("pace", [dd.paces.Blocks(1), dd.paces.RandomOrder(), dd.paces.Ramp(1.0)], ids=str)
 @pytest.mark.parametrize("process", Noisy.examples(), ids=range(4))
 def test_a_bound_in_steps_along_a_pace_is_their_sum(process, pace):

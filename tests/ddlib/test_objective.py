@@ -23,8 +23,6 @@ ABOVE = [0, 1, 1, 0]
 PROBS = torch.tensor([0.30, 0.10, 0.25, 0.05, 0.20, 0.10], dtype=F64)
 ENTROPY = -(PROBS * PROBS.log()).sum()
 
-pytestmark = pytest.mark.usefixtures("checked_in_full")
-
 FIXED = {
     "masked": dd.presets.mdlm(6),
     "gidd": dd.presets.gidd(6, 0.2),

@@ -19,7 +19,6 @@ from ddlib.samplers.confidence import _largest, entropy
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.schedules import Linear
 
-pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
 ORDERS = {
     "margin": Confidence(),
     "gumbel": Confidence("entropy", temperature=1.0),

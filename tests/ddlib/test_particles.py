@@ -114,7 +114,6 @@ def test_the_estimate_has_the_right_mean_for_any_number_of_particles(number, ess
 
 @given(strategies.processes(max_depth=4, max_words=6), st.integers(1, 5), st.floats(0, 1), st.floats(-2, 2))
 @settings(max_examples=examples(40))
-@pytest.mark.usefixtures("checked_in_full")
 def test_weights_are_increments_of_the_reward_on_any_process(process, number, ess, scale):
     """In float64: whatever is resampled, a weight is the gain since then; without resampling, all of the gain."""
     probs = torch.ones(process.vocab_size, process.vocab_size, dtype=F64) / process.vocab_size**2

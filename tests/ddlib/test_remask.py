@@ -13,7 +13,6 @@ from ddlib.samplers import Ancestral, Overshoot, Psi, Remask
 from ddlib.testing import strategies
 from ddlib.testing.oracle import exact_cavity
 
-pytestmark = pytest.mark.usefixtures("checked_in_full")
 SHARES = st.floats(0.0, 1.0)
 
 

@@ -14,8 +14,6 @@ from ddlib.samplers.remask import doubt
 from ddlib.schedules import Linear
 from ddlib.testing import strategies
 
-pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
-
 
 def loop_of_remdm(grid, steps, eta, on, off, alpha_on):
     """Chances (word to mask, mask to word) of a step from ``grid``, by Wang et al. (2025), their linear schedule."""

@@ -135,7 +135,6 @@ class Table:
         return self.of(z, t)
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
 @pytest.mark.parametrize("process", slow_but(FOUR_TOKENS.values(), *list(FOUR_TOKENS.values())[::2]), ids=FOUR_TOKENS)
 def test_a_network_that_ignores_it_draws_the_same_tokens(process, sampler):

@@ -22,8 +22,6 @@ from ddlib.verification.claims.samplers.transition_kernel import CLAIMS, STRONG,
 from ddlib.verification.framework.cases import Case
 from ddlib.verification.framework.inputs import frequencies, tally
 
-pytestmark = pytest.mark.usefixtures("checked_in_full")
-
 SOLVERS = {"euler": Euler(), "tau": TauLeaping(), "trapezoid": ThetaTrapezoidal()}
 SMALL_THETA = ThetaTrapezoidal(0.3)
 OTHERS = {

@@ -20,8 +20,6 @@ from ddlib.typing import SparseDenoiser, SplitDenoiser, implements
 from ddlib_models import DiT
 from recipes.engine.model_protocols import Blocks
 
-pytestmark = pytest.mark.usefixtures("checked_in_full")
-
 
 class ExactHalves:
     """The exact denoiser of PAIR whose features are its logits and whose output layer is the identity."""

@@ -93,7 +93,6 @@ def drawn(process, number, texts, length):
     return dd.bound(process, lambda z, t: PROBS.log().expand(*z.shape, 8), x, key, density=density, levels="balanced")
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.statistical
 @pytest.mark.parametrize(
     ("name", "texts", "length"),

@@ -17,7 +17,6 @@ from ddlib.samplers import Confidence, InOrder, LeftToRight
 from ddlib.verification.framework.reference import integrate_bound
 
 RANDOM = Confidence(temperature=1e6)
-pytestmark = pytest.mark.usefixtures("checked_in_full")
 
 
 def timeless(process, length, seed=0):

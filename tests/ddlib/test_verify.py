@@ -93,7 +93,6 @@ LARGE = {
 }
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("name", slow_but(LARGE, nightly=["mdlm", "gidd"]))
 def test_a_large_vocabulary_is_verified_on_a_small_copy_that_the_report_names(name):
     report = dd.verify(LARGE[name]())

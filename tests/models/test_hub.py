@@ -73,7 +73,6 @@ def test_a_bound_is_that_of_the_vocabulary_without_undrawn_tokens(folders):
     assert bool(found.isfinite().all())
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from([1e-9, 1e-3, 0.4, 1 - 1e-3, 1 - 1e-9]), st.data())
 def test_undrawn_tokens_have_no_effect(seed, time, data):
@@ -115,7 +114,6 @@ SERVING = {"corrected": 2}  # its other correctors need words that can be wrong
 KNOBS = [{}, dict(temperature=0.3, top_p=0.9), dict(temperature=0.0), dict(top_k=3, repetition_penalty=1.5)]
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("name", slow_but(SAMPLERS, "ancestral", "confidence"))
 def test_no_sampler_draws_an_undrawn_token(folders, name):
     special = hub.load(folders["bert"]).special

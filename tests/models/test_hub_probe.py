@@ -22,7 +22,6 @@ PROCESSES = {
 BEST = {"cavity": exact_cavity, "posterior": exact_posterior}
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("kind", slow_but(PROCESSES, "uniform"))
 @settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 2**31), st.one_of(st.floats(0.05, 0.95), st.sampled_from([1e-3, 1 - 1e-3])))

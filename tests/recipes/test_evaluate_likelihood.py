@@ -18,7 +18,6 @@ from recipes.model_io import open_saved
 
 ALONE = World(0, 1, torch.device("cpu"))
 ENTROPY = "confidence:score=entropy"
-pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
 
 
 @pytest.fixture(scope="module")

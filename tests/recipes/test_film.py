@@ -103,7 +103,6 @@ FAST = [
 ]
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize(("process", "sampler"), slow_but(PAIRS, *FAST))
 def test_every_step_and_call_is_kept_and_nothing_is_drawn_differently(process, sampler):
     process, sampler = PROCESSES[process], next(one for one in SAMPLERS if repr(one) == sampler)
@@ -210,7 +209,6 @@ CHANCES = [
 ]
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize(
     ("name", "parameterization"), slow_but(CHANCES, ("three levels", "children"), ("three levels, xi < 1", "posterior"))
 )
@@ -236,7 +234,6 @@ def test_a_chance_is_that_of_bayes_rule(name, parameterization):
     assert number >= 3 * LENGTH
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @settings(max_examples=examples(24))
 @given(strategies.hierarchies(max_depth=4, max_words=7), strategies.exact_schedules())
 def test_a_chance_is_that_of_bayes_rule_in_any_hierarchy(hierarchy, schedule):

@@ -70,7 +70,6 @@ def test_states_are_spelt_once_and_only_changes_are_packed():
     assert packed["texts"] == [{"start": [0, 0], "given": [0], "end": 2, "frames": frames}]
 
 
-@pytest.mark.usefixtures("checked_in_full")
 def test_the_size_of_a_page_grows_with_changes_not_with_steps():
     sizes, events = [], []
     for steps in (8, 40):

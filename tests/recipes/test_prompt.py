@@ -51,7 +51,6 @@ def model(process, leaves_out=True, **changes):
     return LoadedModel(**values | dict(leaves_out=leaves_out) | changes)
 
 
-@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("name", slow_but(SAMPLERS, "confidence"))
 @settings(max_examples=examples(8), deadline=None)
 @given(

@@ -37,7 +37,6 @@ def times(step, **share):
 
 
 @pytest.mark.statistical
-@pytest.mark.usefixtures("checked_in_full")
 def test_times_of_packed_pieces_are_in_strata():
     """Each at its place in time by the number of its first token, all first pieces of a step had one time."""
     errors = []

@@ -12,3 +12,8 @@ from ddlib.utils import triton_kernels
 def usable(device: torch.device, dtype: torch.dtype) -> bool:
     """Return whether the kernels support hidden states of ``dtype`` on ``device``: any dtype but float64."""
     return dtype != torch.float64 and triton_kernels.usable(device)
+
+
+def precision() -> str:
+    """Return the ``input_precision`` of products of float32, by the setting of torch."""
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"

@@ -13,6 +13,7 @@ import triton.language as tl
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from ddlib.kernels.gpu import precision
 from ddlib.kernels.gpu.vocab_order import Spans
 from ddlib.utils.triton_kernels import kernel
 
@@ -44,29 +45,12 @@ def _add(z: tl.tensor, here: tl.tensor, largest: tl.tensor, total: tl.tensor) ->
 
 @kernel
 def _sums(
-    H: tl.tensor,
-    W: tl.tensor,
-    BIAS: tl.tensor,
-    WORDS: tl.tensor,
-    INDEX: tl.tensor,
-    OUTER_LOW: tl.tensor,
-    OUTER_HIGH: tl.tensor,
-    INNER_LOW: tl.tensor,
-    INNER_HIGH: tl.tensor,
-    OUT: tl.tensor,
-    N: tl.tensor,
-    V: tl.tensor,
-    D: tl.tensor,
-    row_stride: tl.tensor,
-    word_stride: tl.tensor,
-    HAS_BIAS: tl.constexpr,
-    EVEN: tl.constexpr,
-    PRECISION: tl.constexpr,
-    SPLITS: tl.constexpr,
-    BT: tl.constexpr,
-    BV: tl.constexpr,
-    BD: tl.constexpr,
-) -> None:
+    H: tl.tensor, W: tl.tensor, BIAS: tl.tensor, WORDS: tl.tensor, INDEX: tl.tensor,
+    OUTER_LOW: tl.tensor, OUTER_HIGH: tl.tensor, INNER_LOW: tl.tensor, INNER_HIGH: tl.tensor, OUT: tl.tensor,
+    N: tl.tensor, V: tl.tensor, D: tl.tensor, row_stride: tl.tensor, word_stride: tl.tensor,
+    HAS_BIAS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, SPLITS: tl.constexpr,
+    BT: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr,
+) -> None:  # fmt: skip
     """OUT[split, :, row] = (m, s) of the outer and (m, s) of the inner span, over the tiles of this split."""
     row = tl.program_id(0) * BT + tl.arange(0, BT)
     split = tl.program_id(1)
@@ -109,14 +93,9 @@ def _sums(
 
 
 def divergences(
-    hidden: Float[Tensor, "N D"],
-    weight: Float[Tensor, "V D"],
-    bias: Float[Tensor, "V"] | None,
-    tokens: Int64[Tensor, "n"],
-    spans: Spans,
-    index: Int64[Tensor, "N"],
-    tiles: Tiles | None = None,
-) -> Float[Tensor, "N"]:
+    hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, "V"] | None,
+    tokens: Int64[Tensor, "n"], spans: Spans, index: Int64[Tensor, "N"], tiles: Tiles | None = None,
+) -> Float[Tensor, "N"]:  # fmt: skip
     """Compute LSE over the outer span minus LSE over the inner span of every row; 0 where the outer span is empty.
 
     It allocates 16 bytes per row and split beside the result. The weight stays in the tokenizer's order: its rows are
@@ -137,29 +116,13 @@ def divergences(
     sums = torch.empty(tiles.splits, 4, count, dtype=torch.float32, device=hidden.device)
     with torch.cuda.device_of(hidden):
         _sums[(triton.cdiv(count, tiles.rows), tiles.splits)](
-            hidden,
-            weight,
-            weight if bias is None else bias,
-            tokens,
-            index,
-            *(bound[index].to(torch.int32) for bound in spans),
-            sums,
-            count,
-            len(weight),
-            dim,
-            hidden.stride(0),
-            weight.stride(0),
-            HAS_BIAS=bias is not None,
-            EVEN=dim % tiles.depth == 0,
-            PRECISION="tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee",
-            SPLITS=tiles.splits,
-            BT=tiles.rows,
-            BV=tiles.columns,
-            BD=tiles.depth,
-            num_warps=tiles.warps,
-            num_stages=tiles.stages,
-            enable_fp_fusion=True,
-        )
+            hidden, weight, weight if bias is None else bias, tokens, index,
+            *(bound[index].to(torch.int32) for bound in spans), sums,
+            count, len(weight), dim, hidden.stride(0), weight.stride(0),
+            HAS_BIAS=bias is not None, EVEN=dim % tiles.depth == 0, PRECISION=precision(), SPLITS=tiles.splits,
+            BT=tiles.rows, BV=tiles.columns, BD=tiles.depth,
+            num_warps=tiles.warps, num_stages=tiles.stages, enable_fp_fusion=True,
+        )  # fmt: skip
     m, s, inner_m, inner_s = sums.unbind(1)
     found = (m + s.log()).logsumexp(0) - (inner_m + inner_s.log()).logsumexp(0)
     values = torch.empty_like(found)

@@ -23,18 +23,9 @@ def _add(z: tl.tensor, largest: tl.tensor, total: tl.tensor) -> tl.tensor:
 
 @kernel
 def _row(
-    Z: tl.tensor,
-    WORD: tl.tensor,
-    OUTER_LOW: tl.tensor,
-    OUTER_HIGH: tl.tensor,
-    INNER_LOW: tl.tensor,
-    INNER_HIGH: tl.tensor,
-    OUT: tl.tensor,
-    K: tl.tensor,
-    start: tl.tensor,
-    row_stride: tl.tensor,
-    BV: tl.constexpr,
-) -> None:
+    Z: tl.tensor, WORD: tl.tensor, OUTER_LOW: tl.tensor, OUTER_HIGH: tl.tensor, INNER_LOW: tl.tensor,
+    INNER_HIGH: tl.tensor, OUT: tl.tensor, K: tl.tensor, start: tl.tensor, row_stride: tl.tensor, BV: tl.constexpr,
+) -> None:  # fmt: skip
     """Z[row] becomes p over the row's outer span minus p over its inner span; the first column has place ``start``."""
     row = tl.program_id(0).to(tl.int64)
     Z += row * row_stride
@@ -90,16 +81,7 @@ class InPlace(Divergence):
         values = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
         with torch.cuda.device_of(logits):
             _row[(len(logits),)](
-                logits,
-                rows.x,
-                *self.outer,
-                *self.inner,
-                values,
-                logits.shape[1],
-                self.start,
-                logits.stride(0),
-                BV=min(triton.next_power_of_2(logits.shape[1]), COLUMNS),
-                num_warps=8,
-                enable_fp_fusion=True,
-            )
+                logits, rows.x, *self.outer, *self.inner, values, logits.shape[1], self.start, logits.stride(0),
+                BV=min(triton.next_power_of_2(logits.shape[1]), COLUMNS), num_warps=8, enable_fp_fusion=True,
+            )  # fmt: skip
         return values.clamp_min_(0)  # rounding

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ddlib.kernels import fused
 from ddlib.kernels.fused import Work
-from ddlib.kernels.gpu import grouped_gemm
+from ddlib.kernels.gpu import grouped_gemm, precision
 from ddlib.kernels.gpu.grouped_gemm import Tiles
 from ddlib.kernels.sibling_loss import FamilyQuery, family_queries
 from ddlib.kernels.tile import Part
@@ -65,10 +65,8 @@ def _groups(query: FamilyQuery) -> Groups:
     zero = family.new_zeros(1)
     tokens = zero.repeat(count + 1).index_add_(0, family, torch.ones_like(family))
     start = torch.cat([zero, families.sizes.cumsum(0)])
-    return Groups(
-        token, family[token], families.rank[child][token], torch.cat([zero, tokens.cumsum(0)]),
-        torch.cat([start, start[-1:]]),
-    )  # fmt: skip
+    first, start = torch.cat([zero, tokens.cumsum(0)]), torch.cat([start, start[-1:]])
+    return Groups(token, family[token], families.rank[child][token], first, start)
 
 
 def _tiles(first: Int64[Tensor, "n"], length: int) -> tuple[Tensor, Tensor]:
@@ -90,9 +88,9 @@ def _chunk(families: Families, groups: Groups, base: int, end: int, work: Work) 
     nats = torch.empty(length, dtype=torch.float32, device=hidden.device)
     common = dict(D=dim, base=base, z_stride=logits.stride(0))
     cut: dict[str, Any] = dict(
-        BT=TILES.tokens, BV=TILES.columns, BD=TILES.depth, num_warps=TILES.warps, num_stages=TILES.stages
-    )
-    cut |= dict(PRECISION="tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee")
+        PRECISION=precision(), BT=TILES.tokens, BV=TILES.columns, BD=TILES.depth,
+        num_warps=TILES.warps, num_stages=TILES.stages,
+    )  # fmt: skip
     tables = (*tiles, groups.start, first)
     wide, deep = triton.cdiv(families.widest, TILES.columns), triton.cdiv(dim, TILES.depth)
     with torch.cuda.device_of(hidden):

@@ -23,12 +23,16 @@ def _rows(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
 
 def _surjective(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
     for i, edge in enumerate(hierarchy.maps):
-        if isinstance(edge, Map):
-            children = torch.bincount(edge.parents, minlength=edge.num_parents)
-            yield Comparison(f"children of a member of level {i + 1}, at least one", ("parent",),
-                             children.clamp_max(1), torch.ones_like(children), 0.0)  # fmt: skip
+        yield from _has_children(edge, f"of a member of level {i + 1}")
         yield Comparison(f"mass into level {i + 1} is positive", ("parent",),
                          (edge.matrix().sum(0) > 0).double(), torch.ones(edge.num_parents), 0.0)  # fmt: skip
+
+
+def _has_children(edge: Kernel, name: str) -> Iterator[Comparison]:
+    if isinstance(edge, Map):
+        children = torch.bincount(edge.parents, minlength=edge.num_parents)
+        least, ones = children.clamp_max(1), torch.ones_like(children)
+        yield Comparison(f"children {name}, at least one", ("parent",), least, ones, 0.0)
 
 
 def _levels(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
@@ -115,10 +119,7 @@ def _actions_at_size(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]
     pairs = [(i, j) for i in range(hierarchy.depth) for j in range(i + 1, hierarchy.depth + 1)]
     for i, j in pairs:
         edge, name = hierarchy.between(i, j), f"of the map from level {i} to {j}"
-        if isinstance(edge, Map):
-            children = torch.bincount(edge.parents, minlength=edge.num_parents)
-            yield Comparison(f"children {name}, at least one", ("parent",), children.clamp_max(1),
-                             torch.ones_like(children), 0.0)  # fmt: skip
+        yield from _has_children(edge, name)
         child, parent = _drawn(edge.num_children, 64), _drawn(edge.num_parents, 16)
         rows, labels = edge.row(child), {"child": child}
         ones = torch.ones(len(child), dtype=torch.float64)

@@ -4,6 +4,7 @@ import linecache
 import sysconfig
 import traceback
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -40,14 +41,10 @@ def blamed(error: BaseException, *subjects: Any) -> tuple[Place | None, str]:
 
 def _modules(subject: Any, depth: int = 3) -> Iterator[str]:
     """Yield the modules of the classes of an object and its parts, without inherited classes of ddlib."""
-    kinds: list[type] = []
-    for kind in type(subject).__mro__:
-        if kind.__module__.startswith("ddlib."):
-            kinds = kinds or [kind]  # a class of ddlib itself
-            break
-        kinds.append(kind)
-    else:  # not a ddlib class: a number, a tensor
-        kinds = []
+    bases = type(subject).__mro__
+    kinds = tuple(takewhile(lambda kind: not kind.__module__.startswith("ddlib."), bases))
+    # a class of ddlib itself counts alone; an object without a base in ddlib is no part: a number, a tensor
+    kinds = () if kinds == bases else kinds or bases[:1]
     yield from (kind.__module__ for kind in kinds)
     if depth and (kinds or isinstance(subject, (tuple, nn.Module))):
         parts = list(subject) if isinstance(subject, tuple) else list(getattr(subject, "__dict__", {}).values())

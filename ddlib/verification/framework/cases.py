@@ -52,10 +52,8 @@ class Case(NamedTuple):
 
     def draw(self, joint: Tensor, rows: int, generator: Generator, steps: int | None = 48, **options: Any) -> Tensor:
         """Draw sequences by the sampler, with the exact denoiser of a joint distribution, (rows, L)."""
-        denoiser = exact_cavity(self.process, joint)
-        return sample(
-            self.process, denoiser, (rows, joint.ndim), self.subject, steps, generator=generator, **options
-        )  # fmt: skip
+        denoiser, shape = exact_cavity(self.process, joint), (rows, joint.ndim)
+        return sample(self.process, denoiser, shape, self.subject, steps, generator=generator, **options)
 
     def context(
         self, joint: Tensor, rows: int, generator: Generator, steps: int, compact: bool = False
@@ -67,14 +65,9 @@ class Case(NamedTuple):
 
 
 def context(
-    process: ForwardProcess,
-    denoiser: Denoiser,
-    shape: Sequence[int],
-    times: Tensor,
-    generator: Generator,
-    meaning: Parameterization = "cavity",
-    compact: bool = False,
-) -> SamplingContext:
+    process: ForwardProcess, denoiser: Denoiser, shape: Sequence[int], times: Tensor, generator: Generator,
+    meaning: Parameterization = "cavity", compact: bool = False,
+) -> SamplingContext:  # fmt: skip
     """Return the context of a ``sample`` call without a prompt."""
     network = ModelWrapper(process, denoiser, meaning, compact)
     return SamplingContext(process, network, unchanged, times, torch.ones(*shape, dtype=torch.bool), generator)
@@ -92,12 +85,9 @@ def few(process: ForwardProcess) -> ForwardProcess:
 
 
 def served(
-    subject: Any,
-    processes: Iterable[ForwardProcess],
-    check: Callable[[ForwardProcess], object],
-    refusals: tuple[type[Exception], ...] = (TypeError,),
-    none: str = "",
-) -> list[Case]:
+    subject: Any, processes: Iterable[ForwardProcess], check: Callable[[ForwardProcess], object],
+    refusals: tuple[type[Exception], ...] = (TypeError,), none: str = "",
+) -> list[Case]:  # fmt: skip
     """Return a case for each process that the part supports.
 
     Args:

@@ -1,6 +1,7 @@
 """Claims: evaluation, comparison, and shrinking of counterexamples."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -34,6 +35,9 @@ class Comparison(NamedTuple):
     """Suggested fix if they differ."""
 
 
+Ask = Callable[[Any, Point], Iterable[Comparison]]
+"""Function that evaluates a claim about an object at a point."""
+
 FLOAT64 = "compute functions of time in float64, t.to(torch.float64), from constants in float64"
 """Advice on rounding errors of float32."""
 
@@ -60,7 +64,7 @@ class Claim:
     name: str
     proves: str
     tolerance: str
-    ask: Callable[[Any, Point], Iterable[Comparison]]
+    ask: Ask
     points: Sequence[Point] = ({},)
     more: Sequence[Point] = ()
     """Additional points at level "full"."""
@@ -93,10 +97,9 @@ class Claim:
         return replace(check, ok=True, compared=compared, worst=worst, worst_at=worst_at)
 
     def _reason(self, subject: Any) -> str:
-        try:
+        with suppress(Exception):  # the evaluation of the claim will report the error
             return self.applies(subject)
-        except Exception:  # the evaluation of the claim will report the error
-            return ""
+        return ""
 
 
 class _Outcome(NamedTuple):
@@ -112,7 +115,7 @@ class _ShapeError(ValueError):
     """A result with another shape than the expected one."""
 
 
-def _compare(ask: Callable[[Any, Point], Iterable[Comparison]], subject: Any, point: Point) -> _Outcome:
+def _compare(ask: Ask, subject: Any, point: Point) -> _Outcome:
     worst, worst_at, compared = 0.0, "", 0
     try:
         for comparison in ask(subject, point):
@@ -161,10 +164,8 @@ def _index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _place(point: Point, comparison: Comparison, index: tuple[int, ...]) -> dict[str, float | int]:
-    place = dict(point)
-    if comparison.labels:
-        place |= {name: values[index[0]].item() for name, values in comparison.labels.items()}
-    return place | {axis: i for axis, i in zip(comparison.axes, index, strict=False) if axis}
+    labels = {name: values[index[0]].item() for name, values in comparison.labels.items()}
+    return {**point, **labels} | {axis: i for axis, i in zip(comparison.axes, index, strict=False) if axis}
 
 
 def _counterexample(subject: Any, point: Point, comparison: Comparison, index: tuple[int, ...]) -> Counterexample:
@@ -189,21 +190,12 @@ def _precision(comparison: Comparison, expected: float, got: float) -> str:
     return ""
 
 
-def _shrink(
-    ask: Callable[[Any, Point], Iterable[Comparison]],
-    subject: Any,
-    point: Point,
-    outcome: _Outcome,
-    smaller: Callable[[], Iterator[Any]],
-) -> _Outcome:
+def _shrink(ask: Ask, subject: Any, point: Point, outcome: _Outcome, smaller: Callable[[], Iterator[Any]]) -> _Outcome:
     """Reproduce a failure on the smallest object, at the roundest times and with the simplest distribution."""
     for candidate in smaller():
         attempt = _compare(ask, candidate, point)
-        if (
-            attempt.counterexample is not None
-            and attempt.place == outcome.place
-            and (bool(attempt.error) == bool(outcome.error))
-        ):
+        same = attempt.place == outcome.place and bool(attempt.error) == bool(outcome.error)
+        if attempt.counterexample is not None and same:
             subject, outcome = candidate, attempt
             break
     for name in ("distribution", "s", "u", "t"):

@@ -1,6 +1,6 @@
 """Evaluation of several claims, and dependencies between their failures."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,7 @@ def explained(evaluate_claims: Sequence[tuple[Claim, Check]]) -> list[Check]:
     Exceptions of one kind from one line count as one failure, that of the first check. Any other failure follows from a
     failed claim among those that it rests on, directly or indirectly, even if the claims in between hold.
     """
-    claims = {claim.name: claim for claim, _ in evaluate_claims}
+    beneath = {claim.name: claim.rests_on for claim, _ in evaluate_claims}
     failed = {check.name: check for _, check in evaluate_claims if check.ok is False}
     first: dict[tuple[str, object], str] = {}
     leader = {}
@@ -34,7 +34,7 @@ def explained(evaluate_claims: Sequence[tuple[Claim, Check]]) -> list[Check]:
         key = (check.note.partition(":")[0], check.place) if check.place else (name, None)
         leader[name] = first.setdefault(key, name)
     above = {
-        name: {leader[other] for other in _beneath(claims, name) if other in failed} - {name}
+        name: {leader[other] for other in _reached(beneath, name) if other in failed} - {name}
         for name in set(leader.values())
     }
     causes = {name: _cause(above, leader[name], failed) for name in failed}
@@ -46,24 +46,17 @@ def explained(evaluate_claims: Sequence[tuple[Claim, Check]]) -> list[Check]:
     ]
 
 
-def _beneath(claims: Mapping[str, Claim], name: str) -> Iterator[str]:
-    """Yield the names of all claims that a claim rests on, directly or indirectly."""
-    seen, waiting = {name}, [name]
+def _reached(edges: Mapping[str, Iterable[str]], name: str) -> set[str]:
+    """Return a name and all names that its edges lead to, directly or indirectly."""
+    reached, waiting = {name}, [name]
     while waiting:
-        claim = claims.get(waiting.pop())
-        for other in claim.rests_on if claim is not None else ():
-            if other not in seen:
-                seen.add(other)
-                waiting.append(other)
-                yield other
+        new = {*edges.get(waiting.pop(), ())} - reached
+        reached |= new
+        waiting += new
+    return reached
 
 
 def _cause(above: Mapping[str, set[str]], name: str, failed: Mapping[str, Check]) -> str:
     """Return the root failure from which a failure follows; the first evaluated one if there are several."""
-    reached, waiting = {name}, [name]
-    while waiting:
-        for other in above[waiting.pop()] - reached:
-            reached.add(other)
-            waiting.append(other)
-    free = [other for other in failed if other in reached and not above[other]]
-    return free[0] if free else next(other for other in failed if other in reached)
+    reached = _reached(above, name)
+    return min((other for other in failed if other in reached), key=lambda other: bool(above[other]))

@@ -75,16 +75,10 @@ def logistic(reach: float, points: int) -> tuple[Tensor, Tensor]:
 
 
 def integrate_bound(
-    process: ForwardProcess,
-    joint: Tensor,
-    logits: Callable[[Tensor, Tensor], Tensor],
-    method: str = "auto",
-    parameterization: Parameterization = "cavity",
-    points: int = 120,
-    pace: Pace | None = None,
-    chance: Tensor | None = None,
-    cells: int = 1,
-) -> Tensor:
+    process: ForwardProcess, joint: Tensor, logits: Callable[[Tensor, Tensor], Tensor], method: str = "auto",
+    parameterization: Parameterization = "cavity", points: int = 120, pace: Pace | None = None,
+    chance: Tensor | None = None, cells: int = 1,
+) -> Tensor:  # fmt: skip
     """Compute the diffusion term of the bound, averaged exactly over data, times and noise, in nats per sequence.
 
     Args:
@@ -108,14 +102,9 @@ def integrate_bound(
 
 
 def path_integrand(
-    process: ForwardProcess,
-    joint: Tensor,
-    logits: Callable[[Tensor, Tensor], Tensor],
-    pace: Pace,
-    chance: Tensor | None = None,
-    method: str = "auto",
-    parameterization: Parameterization = "cavity",
-) -> Callable[[Tensor], Tensor]:
+    process: ForwardProcess, joint: Tensor, logits: Callable[[Tensor, Tensor], Tensor], pace: Pace,
+    chance: Tensor | None = None, method: str = "auto", parameterization: Parameterization = "cavity",
+) -> Callable[[Tensor], Tensor]:  # fmt: skip
     """Return the integrand of ``integrate_bound``, a function of the path parameters (N,); arguments as there."""
     length = joint.ndim
     grid, tokens = sequences(process.num_states, length), sequences(process.vocab_size, length)

@@ -1,6 +1,7 @@
 """Claims about paces: paths from data to noise, whose weighted draws give the bound."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -25,11 +26,9 @@ def _served(pace: Pace, most: int = 12) -> list[int]:
     """Return the supported lengths, shortest first."""
     found = []
     for length in _LENGTHS:
-        try:
+        with suppress(ValueError):
             pace.parts(length)
-        except ValueError:
-            continue
-        found += [length] * (length <= most)
+            found += [length] * (length <= most)
     return found
 
 

@@ -1,6 +1,7 @@
 """Claims about densities of times, and about ``process.time_density``."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -116,9 +117,7 @@ def _same_bound(density: TimeDensity, point: Point) -> Iterator[Comparison]:
     """Compare the mean over draws, an integral over u = G(t), with the bound, an integral over t."""
     for name, process in EXAMPLES.items():
         scores = logits(process, point["distribution"])[0, 0]
-
-        def integrand(t: Tensor, process: ForwardProcess = process, scores: Tensor = scores) -> Tensor:
-            return mean_bound(process, scores, t)
+        integrand = partial(mean_bound, process, scores)
 
         def drawn(u: Tensor, integrand: Callable[[Tensor], Tensor] = integrand) -> Tensor:
             t = density.inverse(u)

@@ -17,11 +17,7 @@ from ddlib.weightings import Weighting
 
 
 def runs(weighting: Weighting) -> list[Case]:
-    """Return cases of the weighting with each supported kind of process, with and without a closed form.
-
-    Raises:
-        ValueError: no process is supported.
-    """
+    """Return cases of the weighting with each supported process, with or without a closed form, as ``served``."""
     every = four() | special()
     processes = [every[name] for name in ("masked", "xi", "uniform", "tree", "gidd", "masks only", "rates")]
     refusal = "supports none of masks, hierarchies, uniform noise, GIDD and a rate matrix"

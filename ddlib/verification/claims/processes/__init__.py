@@ -1,8 +1,8 @@
 """Claims about forward processes, together with their schedule, hierarchy, bound and losses."""
 
 import copy
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from contextlib import suppress
 
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes import ForwardProcess
@@ -55,27 +55,23 @@ def verify(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
     except Exception:  # an error in small_copy is reported like any other failure
         return explained(evaluate_claims([_REDUCES], given, full)), ""
     whole = given if subject is None else subject
-    parts: tuple[tuple[Any, Any, Sequence[Claim]], ...] = (
-        *((Schedule, each, schedule.CLAIMS) for each in whole.schedules),
-        (Hierarchy, None if subject is None else subject.hierarchy, hierarchy.CLAIMS),
-    )
     results = []
-    for kind, part, claims in parts:
-        if isinstance(part, kind):
-            results += evaluate_claims(claims, part, full)
+    for each in whole.schedules:
+        if isinstance(each, Schedule):
+            results += evaluate_claims(schedule.CLAIMS, each, full)
+    if subject is not None and isinstance(subject.hierarchy, Hierarchy):
+        results += evaluate_claims(hierarchy.CLAIMS, subject.hierarchy, full)
     if subject is None:
         results += evaluate_claims(SIZE_CLAIMS, given, full)
         return explained(results), f"no reduction: {given.num_states} states verified as given"
-    results += evaluate_claims(CLAIMS, subject, full, lambda: _smaller(subject))
-    if learned.parameters(subject):
-        results += evaluate_claims(learned.CLAIMS, subject, full, lambda: _smaller(subject))
+    claims = (*CLAIMS, *learned.CLAIMS) if learned.parameters(subject) else CLAIMS
+    results += evaluate_claims(claims, subject, full, lambda: _smaller(subject))
     if subject is given:
         return explained(results), ""
     if isinstance(given.hierarchy, Hierarchy):
         results += evaluate_claims(hierarchy.AT_SIZE, given.hierarchy, full)
-    return explained(
-        results + evaluate_claims(SIZE_CLAIMS, given, full)
-    ), f"verified on its reduction {subject!r}, and at its size as given"
+    results += evaluate_claims(SIZE_CLAIMS, given, full)
+    return explained(results), f"verified on its reduction {subject!r}, and at its size as given"
 
 
 def _small_enough(given: ForwardProcess) -> ForwardProcess | None:
@@ -87,9 +83,8 @@ def _small_enough(given: ForwardProcess) -> ForwardProcess | None:
     except TypeError:  # the class has no small copy
         return given if given.num_states <= ENUMERATED else None
     if type(reduced) is not type(given):
-        raise TypeError(
-            f"{type(given).__name__}.small_copy returns a {type(reduced).__name__}, must return its own class"
-        )
+        found = f"{type(given).__name__}.small_copy returns a {type(reduced).__name__}"
+        raise TypeError(f"{found}, must return its own class")
     return reduced
 
 
@@ -105,7 +100,5 @@ _REDUCES = Claim(
 def _smaller(subject: ForwardProcess) -> Iterator[ForwardProcess]:
     """Yield smaller processes of the same class, smallest first."""
     for size in range(1, min(subject.vocab_size, 8)):
-        try:
+        with suppress(Exception):  # a missing small copy is not a counterexample
             yield subject.small_copy(size)
-        except Exception:  # a missing small copy is not a counterexample
-            continue

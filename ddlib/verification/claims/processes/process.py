@@ -115,11 +115,8 @@ def _rows(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Check that results do not depend on the rest of the batch, with a time per sequence and a token per position."""
     t = torch.tensor([0.2, point["t"], 0.7], dtype=torch.float64)
     x = (torch.arange(6).view(3, 2) + 1) % process.vocab_size
-    z = (
-        x
-        if process.num_states == process.vocab_size
-        else torch.tensor([[0, -1], [-1, 0], [-1, -2]]) % process.num_states
-    )
+    several = torch.tensor([[0, -1], [-1, 0], [-1, -2]]) % process.num_states
+    z = x if process.num_states == process.vocab_size else several
     p = distribution(process, 1, 6).view(3, 2, -1)
 
     def answers(rows: slice, columns: slice) -> tuple[torch.Tensor, ...]:

@@ -88,27 +88,15 @@ def _counted(run: Case, what: str, tokens: Tensor) -> Comparison:
 
 def _left_to_right(run: Case, point: Point) -> Iterator[Comparison]:
     joint, steps = _joint(run), int(point["steps"])
-    for what, denoiser in (
-        ("position by position", ExactDenoiser),
-        ("position by position, kept", CausalDenoiser),
-    ):
-        drawn = _draw(
-            run, denoiser(run.process, joint), _DRAWS, steps, pace=LeftToRight(),
-            generator=torch.Generator().manual_seed(6),
-        )  # fmt: skip
-        yield _counted(run, what, drawn)
+    for what, denoiser in (("", ExactDenoiser), (", kept", CausalDenoiser)):
+        noise = torch.Generator().manual_seed(6)
+        drawn = _draw(run, denoiser(run.process, joint), _DRAWS, steps, pace=LeftToRight(), generator=noise)
+        yield _counted(run, f"position by position{what}", drawn)
 
 
 def _in_any_order(run: Case, point: Point) -> Iterator[Comparison]:
-    joint, steps = _joint(run), int(point["steps"])
-    drawn = _draw(
-        run,
-        ExactDenoiser(run.process, joint),
-        _DRAWS,
-        steps,
-        pace=RandomOrder(),
-        generator=torch.Generator().manual_seed(7),
-    )
+    denoiser, noise = ExactDenoiser(run.process, _joint(run)), torch.Generator().manual_seed(7)
+    drawn = _draw(run, denoiser, _DRAWS, int(point["steps"]), pace=RandomOrder(), generator=noise)
     yield _counted(run, "in random orders", drawn)
 
 

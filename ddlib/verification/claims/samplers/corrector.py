@@ -23,11 +23,7 @@ _DRAWS, _STEP, _SHORT = 4000, 0.2, 0.002
 
 
 def runs(corrector: Corrector) -> list[Case]:
-    """Return cases of the corrector with each supported kind of process.
-
-    Raises:
-        ValueError: no process is supported.
-    """
+    """Return cases of the corrector with each supported kind of process; errors as ``served``."""
     return served(corrector, processes(), corrector.check, none=SUPPORTS)
 
 

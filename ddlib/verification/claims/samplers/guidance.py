@@ -71,9 +71,8 @@ def _limits(guided: Guidance, point: Point) -> Iterator[Comparison]:
         only, what = _alone(guided, part, strength), f"at strength {strength:g}"
         yield Comparison(f"the logits {what}", _AXES, only(z, t), part(z, t), 0.0)
         same = only.parameterization == guided.of_parts and not only.has_step_distribution
-        yield stated(
-            "parameterization of the logits", same, f"{what} they must have the parameterization of those of the part"
-        )
+        message = f"{what} they must have the parameterization of those of the part"
+        yield stated("parameterization of the logits", same, message)
         moving = _alone(guided, part, lambda t, strength=strength: strength)
         probs = target_probs(process, part, guided.of_parts, z, kind(moving))
         yield Comparison(f"the distribution {what}, by a function of t", _AXES, steered(moving, z), probs, 1e-6)
@@ -233,11 +232,8 @@ def _certain(guided: Guidance) -> str:
 
 
 def _by_logits(guided: Guidance) -> str:
-    return (
-        ""
-        if guided.has_step_distribution
-        else "its logits determine the distribution, and samplers are verified to draw from it"
-    )
+    found = "its logits determine the distribution, and samplers are verified to draw from it"
+    return "" if guided.has_step_distribution else found
 
 
 _STRENGTHS: tuple[Point, ...] = ({"strength": 0.5}, {"strength": 2.5})

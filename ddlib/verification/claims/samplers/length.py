@@ -17,11 +17,7 @@ _SAMPLER, _ROWS, _MOST, _STEPS = Confidence("probability", threshold=0.6), 8, 12
 
 
 def runs(rule: Length) -> list[Case]:
-    """Return cases of the rule with each supported kind of process.
-
-    Raises:
-        ValueError: no process is supported.
-    """
+    """Return cases of the rule with each supported kind of process; errors as ``served``."""
     return served(rule, processes(), lambda process: rule.check(process, _SAMPLER), none=SUPPORTS)
 
 
@@ -46,12 +42,9 @@ def _prompt(case: Case) -> Tensor:
 
 
 def _drawn(
-    case: Case,
-    rows: int,
-    generator: Generator,
-    network: _Network | None = None,
+    case: Case, rows: int, generator: Generator, network: _Network | None = None,
     on_step: Callable[[int, Tensor, Tensor], None] | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     return sample(
         case.process, network or _Network(case), (rows, _MOST), _SAMPLER, _STEPS, _prompt(case),
         length=case.subject, generator=generator, on_step=on_step,

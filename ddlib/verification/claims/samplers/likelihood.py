@@ -57,9 +57,8 @@ def opinionated(process: ForwardProcess) -> Callable[[Tensor, Tensor], Tensor]:
 
 def _read(run: Case, denoiser: Callable[[Tensor, Tensor], Tensor], steps: int) -> Tensor:
     """Compute the probability of every sequence of two tokens."""
-    return likelihood(
-        run.process, denoiser, sequences(run.process.vocab_size, 2), run.subject, steps=steps
-    ).log_likelihood.exp()
+    tokens = sequences(run.process.vocab_size, 2)
+    return likelihood(run.process, denoiser, tokens, run.subject, steps=steps).log_likelihood.exp()
 
 
 def _sums(run: Case, point: Point) -> Iterator[Comparison]:
@@ -128,9 +127,8 @@ def _by_blocks(run: Case, point: Point) -> Iterator[Comparison]:
     tokens = sequences(run.process.vocab_size, 2)
     for denoiser in (ExactDenoiser, CausalDenoiser):
         for keep in (True, False):
-            found = likelihood(
-                run.process, denoiser(run.process, run.pair), tokens, run.subject, pace=Blocks(1), keep=keep
-            ).log_likelihood.exp()
+            network, by = denoiser(run.process, run.pair), Blocks(1)
+            found = likelihood(run.process, network, tokens, run.subject, pace=by, keep=keep).log_likelihood.exp()
             what = f"likelihood by blocks, with {denoiser.__name__}{', cached' if keep else ''}"
             yield Comparison(what, ("x_0", "x_1"), found.view_as(run.pair), run.pair, 1e-9)
 

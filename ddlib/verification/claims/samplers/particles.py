@@ -1,7 +1,7 @@
 """Claims about particles with any inner sampler: the reward tilts the distribution of sequences as stated."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -85,8 +85,7 @@ def _tilted(run: Case, point: Point) -> Iterator[Comparison]:
             s = float(call.times[k + 1])
             marginals = torch.stack([_joint(run).sum(1), _joint(run).sum(0)])[None]
             one, other = run.process.predictive(marginals, call.times[k + 1 : k + 2])[0]
-            estimate = state.memo.log_mean().exp()
-            expected = _tilt(run, one[:, None] * other, s)
+            estimate, expected = state.memo.log_mean().exp(), _tilt(run, one[:, None] * other, s)
             yield _means(f"E[Z 1(z)] at t = {s:.3g}", state.z, estimate, expected)
     same = torch.Generator().set_state(generator.get_state())
     estimate = particles.weighed(call, state).log_mean().exp()
@@ -101,10 +100,9 @@ def _many(run: Case, point: Point) -> Iterator[Comparison]:
     state = many.init(call)
     for k in range(call.steps):
         state = many.step(call, state, k)
-    drawn, distribution = many.finalize(call, state), _tilt(run, _joint(run), 0.0)
-    yield drawn_jointly(
-        f"sequences drawn from {_MANY} particles", ("x_0", "x_1"), drawn, distribution / distribution.sum()
-    )
+    drawn, expected = many.finalize(call, state), _tilt(run, _joint(run), 0.0)
+    quantity = f"sequences drawn from {_MANY} particles"
+    yield drawn_jointly(quantity, ("x_0", "x_1"), drawn, expected / expected.sum())
 
 
 def _alone(run: Case, point: Point) -> Iterator[Comparison]:
@@ -115,21 +113,18 @@ def _alone(run: Case, point: Point) -> Iterator[Comparison]:
 def _prompted(run: Case, point: Point) -> Iterator[Comparison]:
     """Check that the network and the reward get the unchanged prompt in every particle."""
     given, seen = min(1, run.process.vocab_size - 1), []
-    particles, exact, prefers = copy.copy(run.subject), exact_cavity(run.process, _joint(run)), Prefers(run.process)
+    particles, generator = copy.copy(run.subject), torch.Generator().manual_seed(7)
 
-    def network(z: Tensor, t: Tensor) -> Tensor:
-        seen.append(z[:, 0])
-        return exact(z, t)
+    def watched(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+        def call(z: Tensor, t: Tensor) -> Tensor:
+            seen.append(z[:, 0])
+            return function(z, t)
 
-    def reward(z: Tensor, t: Tensor) -> Tensor:
-        seen.append(z[:, 0])
-        return prefers(z, t)
+        return call
 
-    particles.reward = reward
-    generator = torch.Generator().manual_seed(7)
-    tokens = sample(
-        run.process, network, (64, 2), particles, 6, torch.tensor([given]), compact=False, generator=generator
-    )
+    particles.reward, network = watched(Prefers(run.process)), watched(exact_cavity(run.process, _joint(run)))
+    prompt = torch.tensor([given])
+    tokens = sample(run.process, network, (64, 2), particles, 6, prompt, compact=False, generator=generator)
     for what, first in (("seen", torch.cat(seen)), ("returned", tokens[:, 0])):
         yield Comparison(f"the prompt, as {what}", ("example",), first, torch.full_like(first, given), 0.0)
 

@@ -88,9 +88,8 @@ _no_draw = needs("exact_marginals consistent_joint", "has tokens that are not dr
 
 
 def _off_the_grid(run: Case) -> str:
-    return _discretised(run) or (
-        "" if run.subject.on_time_grid else "its states are at times of events, not of the grid"
-    )
+    off = "" if run.subject.on_time_grid else "its states are at times of events, not of the grid"
+    return _discretised(run) or off
 
 
 def _two_tokens(run: Case, point: Point) -> Iterator[Comparison]:
