@@ -35,7 +35,7 @@ class Measure:
     def ratio(
         cls,
         amount: Float[Tensor, "N"] | Float[Tensor, "N K"],
-        size: Float[Tensor, "N"],
+        size: Float[Tensor, "N"] | Int64[Tensor, "N"],
         unit: str,
         times: Float[Tensor, "N"] | Float[Tensor, "N K"] | None = None,
         batch: Int64[Tensor, "N"] | None = None,

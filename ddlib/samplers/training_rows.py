@@ -196,7 +196,10 @@ class TrainingRows:
         self._current = self._run(_LATER)
         return (self.levels == 0).all(-1)
 
-    def replace(self, rows: Bool[Tensor, "B"] | Int64[Tensor, "n"], x: Tokens, mask: PaddingMask | None = None) -> None:
+    def replace(
+        self, rows: Bool[Tensor, "B"] | Int64[Tensor, "n"], x: Int64[Tensor, "m L"],
+        mask: Bool[Tensor, "m L"] | None = None,
+    ) -> None:  # fmt: skip
         """Put new sequences into some rows; each begins with fewer than ``per_step`` edges descended, at random.
 
         Their number is uniform, so that states with any number of open edges occur. Without these tokens an untrained
@@ -204,8 +207,8 @@ class TrainingRows:
 
         Args:
             rows: (B,) bool or (n,) indices, the rows.
-            x: (n, L) their sequences.
-            mask: (n, L) bool, True at real tokens; None if all are.
+            x: (m, L) sequences, one for each of these rows.
+            mask: (m, L) bool, True at real tokens; None if all are.
 
         Raises:
             TypeError, ValueError: bad x or mask; a number of sequences other than that of the rows.
@@ -215,7 +218,7 @@ class TrainingRows:
             return
         self.process.check_inputs(x=x)
         check_padding(x, mask)
-        check_shape("x", x, (len(rows), self.x.shape[1]), f"(n, L) = {(len(rows), self.x.shape[1])}, one for each row")
+        check_shape("x", x, (len(rows), self.x.shape[1]), f"(m, L) = {(len(rows), self.x.shape[1])}, one for each row")
         self.x[rows], self.free[rows] = x, torch.ones_like(x, dtype=torch.bool) if mask is None else mask
         self.z[rows] = torch.where(self.free[rows], self.process.num_states - 1, x)
         number, run = torch.zeros_like(self.index), self._run(_FIRST)
