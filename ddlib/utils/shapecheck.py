@@ -8,18 +8,20 @@ import ast
 import contextlib
 import functools
 import inspect
+import os
 import sys
-import types
 import typing
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, FunctionType, ModuleType
-from typing import Annotated, Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
-from jaxtyping import AbstractDtype, Shaped, config, jaxtyped
+from jaxtyping import Shaped, config, jaxtyped
 from torch import Tensor
+
+from ddlib.utils.torchtyping_hints import NamedAndSized, translated_hint
 
 T = TypeVar("T")
 _MARK = "__ddlib_checked__"
@@ -103,7 +105,7 @@ def _strict(function: FunctionType) -> Callable[..., Any]:
 
 
 def _has_axes(hint: Any) -> bool:
-    return isinstance(hint, _Axes | _NamedAndSized) or any(map(_has_axes, typing.get_args(hint)))
+    return isinstance(hint, _Axes | NamedAndSized) or any(map(_has_axes, typing.get_args(hint)))
 
 
 @functools.cache
@@ -127,118 +129,9 @@ def _hint(function: FunctionType, name: str, annotation: Any) -> Any:
     except Exception as reason:  # evaluating an arbitrary string may raise anything
         raise NameError(f"{where}: {reason}") from reason
     try:
-        return _translated(hint)
+        return translated_hint(hint)
     except TypeError as reason:
         raise TypeError(f"{where}: {reason}") from None
-
-
-# torchtyping: its checks broke when torch 2.13 removed named tensors. But ``TensorType["B", 3, float]`` still is
-# ``Annotated[Tensor, {"__torchtyping__": True, "details": (ShapeDetail, DtypeDetail)}]``, which is read here without
-# importing torchtyping.
-
-
-def _translated(hint: Any) -> Any:
-    """Replace each torchtyping annotation in ``hint``, at any depth, by its jaxtyping equivalent."""
-    if hint is typing.Self:
-        return Any  # a method is decorated before its class exists
-    if typing.get_origin(hint) is Annotated:
-        for extra in hint.__metadata__:
-            if isinstance(extra, dict) and "__torchtyping__" in extra:
-                return _tensor(hint.__origin__, extra["details"])
-        return Annotated[_translated(hint.__origin__), *hint.__metadata__]
-    arguments = typing.get_args(hint)
-    inner = tuple(map(_translated, arguments))
-    if all(new is old for new, old in zip(inner, arguments, strict=True)):
-        return hint
-    origin: Any = typing.get_origin(hint)
-    return typing.Union[inner] if origin in (typing.Union, types.UnionType) else origin[inner]  # noqa: UP007
-
-
-def _tensor(base: type[Tensor], details: Sequence[Any]) -> Any:
-    """Translate one ``TensorType[...]``; details are recognised by the names of torchtyping's classes.
-
-    Raises:
-        TypeError: a detail that is neither a shape nor a dtype.
-    """
-    dims: Sequence[Any] | None = None
-    dtypes = every = {d for d in vars(torch).values() if isinstance(d, torch.dtype)}
-    for detail in details:
-        match type(detail).__name__:
-            case "ShapeDetail" if detail.check_names:
-                raise TypeError("is_named cannot be checked: torch 2.13 removed named tensors")
-            case "ShapeDetail":
-                dims = detail.dims
-            case "DtypeDetail":
-                dtypes = {detail.dtype}
-            case "_FloatDetail":
-                dtypes = {d for d in dtypes if d.is_floating_point}
-            case "LayoutDetail":
-                raise TypeError(f"{detail!r} cannot be checked: jaxtyping checks shapes and dtypes, not memory layouts")
-            case other:
-                raise TypeError(f"a detail of class {other} cannot be checked: only shapes and dtypes are supported")
-    kind: Any = Shaped
-    if dtypes is not every:
-        names = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)
-        kind = type(names[0] if len(names) == 1 else "Float", (AbstractDtype,), {"dtypes": names})
-    return kind[base, "..."] if dims is None else _shape(base, kind, dims)
-
-
-def _shape(base: type[Tensor], kind: Any, dims: Sequence[Any]) -> Any:
-    axes, sizes = zip(*map(_axis, dims), strict=True) if dims else ((), ())
-    if sum(axis[0] in "*." for axis in axes) > 1:
-        raise TypeError(f"{' '.join(axes)} has more than one '...', of which jaxtyping allows one per tensor")
-    twice = {i - len(dims): size for i, size in enumerate(sizes) if size}
-    if not twice:
-        return kind[base, " ".join(axes)]
-    shown = " ".join(f"{axis}={size}" if size else axis for axis, size in zip(axes, sizes, strict=True))
-    return _NamedAndSized(
-        f"{kind.__name__}[{base.__name__}, '{shown}']",
-        (),
-        {
-            "__module__": "builtins",  # left out of what errors print
-            "base": base,
-            "twice": tuple(twice),
-            "least": len(dims) - any(axis[0] in "*." for axis in axes),
-            "axes": kind[Any, " ".join([*twice.values(), *axes])],
-        },
-    )
-
-
-def _axis(dim: tuple[Any, Any]) -> tuple[str, str | None]:
-    """Return one axis in jaxtyping's notation, and its size if it has both a name and a size."""
-    name, size = dim
-    named = isinstance(name, str)  # otherwise None or a sentinel: any name
-    for word in (name, size):
-        if isinstance(word, str) and (word.startswith("_") or not word.isidentifier()):
-            raise TypeError(f"axis {word!r} cannot be checked: an axis in jaxtyping must have a name like 'batch'")
-    if size is ...:
-        return (f"*{name}" if named else "..."), None
-    if not named:
-        return ("_" if size == -1 or isinstance(size, str) else str(size)), None
-    return name, (None if size == -1 else str(size))
-
-
-class _Seen(NamedTuple):
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-
-class _NamedAndSized(type):
-    """Type of tensors with an axis like ``"a": 4``, repeated since jaxtyping's ``a=4`` does not bind the name.
-
-    A (2, 4) tensor under ``"b", "a": 4`` is checked as one of shape (4, 2, 4) under ``"4 b a"``. This is one check,
-    which binds all names or none.
-    """
-
-    base: type[Tensor]
-    twice: tuple[int, ...]
-    least: int
-    axes: Any
-
-    def __instancecheck__(cls, value: Any) -> bool:
-        if not isinstance(value, cls.base) or value.ndim < cls.least:
-            return False
-        return isinstance(_Seen((*(value.shape[i] for i in cls.twice), *value.shape), value.dtype), cls.axes)
 
 
 def install(*packages: str) -> None:
@@ -273,11 +166,20 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    def get_code(self, fullname: str) -> CodeType:
-        # not from the bytecode cache, which contains the module without checks
-        path = self.get_filename(fullname)
-        tree = _Decorate().visit(ast.parse(self.get_data(path), path))
-        return compile(tree, path, "exec", dont_inherit=True)
+    # the cached bytecode contains the checks: a file of its own, and another one when this module changes
+    suffix = f".checked{os.stat(__file__).st_mtime_ns}.pyc"
+
+    def get_data(self, path: str) -> bytes:
+        return super().get_data(self._apart(path))
+
+    def set_data(self, path: str, data: Any, **options: Any) -> None:
+        super().set_data(self._apart(path), data, **options)
+
+    def source_to_code(self, data: Any, path: Any, **options: Any) -> CodeType:  # type: ignore[override]
+        return compile(_Decorate().visit(ast.parse(data, path)), path, "exec", dont_inherit=True)
+
+    def _apart(self, path: str) -> str:
+        return path.removesuffix(".pyc") + self.suffix if path.endswith(".pyc") else path
 
 
 class _Decorate(ast.NodeTransformer):

@@ -82,11 +82,6 @@ every_pair = pytest.mark.parametrize(
 every_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS.keys())
 
 
-def noise(seed=0):
-    """A generator on the CPU."""
-    return torch.Generator().manual_seed(seed)
-
-
 def at(t, rows=1):
     """One time for each of ``rows`` sequences."""
     return torch.full((rows,), t, dtype=F64)
@@ -107,7 +102,7 @@ def with_own_times(denoiser, block_size=None):
 
 def joint(words, length, seed=0):
     """A joint distribution of sequences, (words,) * length."""
-    return torch.randn(words**length, dtype=F64, generator=noise(seed)).softmax(0).view([words] * length)
+    return torch.randn(words**length, dtype=F64, generator=seeded(seed)).softmax(0).view([words] * length)
 
 
 def sampled(process, sampler, steps=5):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from block_networks import F64, NETWORKS, ByBlocks, Forgetful, Sparse
 from cases import examples, slow_but
-from fixtures import THREE_TOKENS, follows, joint, noise, with_own_times
+from fixtures import THREE_TOKENS, follows, joint, seeded, with_own_times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -37,7 +37,7 @@ def test_two_tokens_follow_their_joint_distribution_at_any_pace(name, pace, samp
     if isinstance(sampler, FirstHitting | Remask) and name not in ("masks", "two levels"):
         sampler = Ancestral()  # those serve processes with levels
     best = with_own_times(exact_cavity(process, probs))
-    words = dd.sample(process, best, (DRAWS, 2), sampler, steps, pace=pace, generator=noise(1))
+    words = dd.sample(process, best, (DRAWS, 2), sampler, steps, pace=pace, generator=seeded(1))
     assert follows(words, probs)
 
 
@@ -52,7 +52,7 @@ def test_three_words_in_blocks_of_one_follow_theirs_in_one_step_each():
 def test_words_behind_a_block_are_seen():
     process, probs = PROCESSES["GIDD"], joint(3, 3, seed=2)
     prompt = torch.tensor([4, 4, 1]).clamp_max(process.num_states - 1)
-    best, options = with_own_times(exact_cavity(process, probs)), {"pace": LeftToRight(), "generator": noise(3)}
+    best, options = with_own_times(exact_cavity(process, probs)), {"pace": LeftToRight(), "generator": seeded(3)}
     words = dd.sample(process, best, (DRAWS, 3), None, 2, prompt, infill=True, **options)
     assert (words[:, 2] == 1).all() and follows(words[:, :2], probs[:, :, 1] / probs[:, :, 1].sum())
 
@@ -65,7 +65,7 @@ TODAY = [Ancestral(), Psi(0.5)]
 def test_one_block_and_together_draw_the_tokens_without_a_pace(name, sampler):
     process = PROCESSES[name]
     denoiser = with_own_times(exact_cavity(process, joint(3, 2)))
-    for make in (lambda: noise(4), lambda: dd.KeyedGenerator(1, 2, torch.arange(64))):
+    for make in (lambda: seeded(4), lambda: dd.KeyedGenerator(1, 2, torch.arange(64))):
         want = dd.sample(process, denoiser, (64, 2), sampler, 7, generator=make())
         for pace in (Together(), Blocks(2)):
             assert torch.equal(dd.sample(process, denoiser, (64, 2), sampler, 7, pace=pace, generator=make()), want)
@@ -81,8 +81,8 @@ class Squared(Pace):
 def test_a_pace_of_one_time_per_text_is_a_grid():
     process, grid = PROCESSES["two levels"], torch.linspace(1, 0, 6, dtype=F64)
     denoiser = exact_cavity(process, joint(3, 2))  # it need not take times per position
-    words = dd.sample(process, denoiser, (32, 2), Euler(), 5, pace=Squared(), generator=noise(5))
-    assert torch.equal(words, dd.sample(process, denoiser, (32, 2), Euler(), times=grid**2, generator=noise(5)))
+    words = dd.sample(process, denoiser, (32, 2), Euler(), 5, pace=Squared(), generator=seeded(5))
+    assert torch.equal(words, dd.sample(process, denoiser, (32, 2), Euler(), times=grid**2, generator=seeded(5)))
 
 
 KNOBS = st.fixed_dictionaries(
@@ -106,7 +106,7 @@ def test_the_same_tokens_with_and_without_a_cache(name, network, sizes, sampler,
     if isinstance(sampler, Confidence) and process.reachable_from_all_tokens(torch.tensor([[0]])).any():
         sampler = Ancestral()
     denoiser, length = NETWORKS[network](process.num_states, 3, own), 12
-    prompt = torch.randint(3, (5, given_words), generator=noise(seed))
+    prompt = torch.randint(3, (5, given_words), generator=seeded(seed))
     if "forbidden" in knobs and name == "two levels":
         knobs = {**knobs, "forbidden": []}
 
@@ -131,7 +131,7 @@ def seen_by(denoiser, length=8, **options):
     """Shapes of the calls of a denoiser."""
     process = dd.presets.mdlm(3)
     network = denoiser(process.num_states, 3, 2)
-    words = dd.sample(process, network, (3, length), None, 2, pace=Blocks(2), generator=noise(0), **options)
+    words = dd.sample(process, network, (3, length), None, 2, pace=Blocks(2), generator=seeded(0), **options)
     return words, network
 
 
@@ -148,7 +148,7 @@ def test_cached_blocks_are_not_computed_again():
 def test_blocks_of_another_size_show_later_positions():
     process = dd.presets.mdlm(3)
     network = ByBlocks(process.num_states, 3, 4)
-    dd.sample(process, network, (3, 8), None, 2, pace=Blocks(2), generator=noise(0))
+    dd.sample(process, network, (3, 8), None, 2, pace=Blocks(2), generator=seeded(0))
     assert {n for _, n in network.seen} == {8}
 
 
@@ -156,7 +156,7 @@ def listened(process, network, prompt=None, length=6, steps=2, size=2, rows=2, *
     """The words, and what ``on_step`` was shown."""
     steps_seen = []
     words = dd.sample(
-        process, network, (rows, length), None, steps, prompt, pace=Blocks(size), generator=noise(2),
+        process, network, (rows, length), None, steps, prompt, pace=Blocks(size), generator=seeded(2),
         on_step=lambda k, t, z: steps_seen.append((k, t.clone(), z.clone())), **options,
     )  # fmt: skip
     return words, steps_seen
@@ -194,11 +194,11 @@ def test_no_block_is_computed_behind_the_ends_of_all_texts():
             return super().__call__(z, t, cache=cache) + sign[:, None] * probs
 
     network, ending = Ends(5, 4, 2, length=40), EndOfText(2, fill=1)
-    words = dd.sample(process, network, (3, 40), None, 2, endings=[ending], pace=Blocks(2), generator=noise(1))
+    words = dd.sample(process, network, (3, 40), None, 2, endings=[ending], pace=Blocks(2), generator=seeded(1))
     assert (words[:, 3] == 2).all() and (words[:, 4:] == 1).all() and (words[:, :3] != 2).all()
     assert network.prefilled == 3 * 2  # the second block is the last that is evaluated
     several = EndOfText(2, last=False)
-    words = dd.sample(process, network, (3, 40), None, 2, endings=[several], pace=Blocks(2), generator=noise(1))
+    words = dd.sample(process, network, (3, 40), None, 2, endings=[several], pace=Blocks(2), generator=seeded(1))
     assert (words[:, 3:] == 2).all() and network.prefilled == 3 * (2 + 38)
 
 
@@ -222,7 +222,7 @@ def test_repetition_looks_at_the_whole_text():
             return torch.zeros(*z.shape, 6)
 
     for length, given_words in (6, {}), (4, {"prompt": torch.tensor([6, 6, 6, 1]), "infill": True}):
-        options = given_words | {"repetition_penalty": 1e20, "pace": LeftToRight(), "generator": noise(0)}
+        options = given_words | {"repetition_penalty": 1e20, "pace": LeftToRight(), "generator": seeded(0)}
         words = dd.sample(process, Flat(), (50, length), None, 1, **options)
         assert all(len(row.unique()) == length for row in words)
 
@@ -230,7 +230,7 @@ def test_repetition_looks_at_the_whole_text():
 def test_ends_come_no_earlier_than_they_may():
     process, network = short()
     ending = EndOfText(2, least=5)
-    words = dd.sample(process, network, (64, 8), None, 2, endings=[ending], pace=Blocks(2), generator=noise(1))
+    words = dd.sample(process, network, (64, 8), None, 2, endings=[ending], pace=Blocks(2), generator=seeded(1))
     assert (words[:, :5] != 2).all() and (words[:, 5:] == 2).any()
 
 
@@ -279,7 +279,7 @@ test_unsupported_models_are_refused = refuses(r"""
 def test_positions_at_a_fixed_time_keep_their_state(sampler):
     process, seen = PROCESSES["uniform"], []
     dd.sample(
-        process, ByBlocks(3, 3, 2), (20, 4), sampler, 4, pace=RandomOrder(2), generator=noise(0),
+        process, ByBlocks(3, 3, 2), (20, 4), sampler, 4, pace=RandomOrder(2), generator=seeded(0),
         on_step=lambda k, t, z: seen.append((t.clone(), z.clone())),
     )  # fmt: skip
     for (t, z), (s, after) in pairwise(seen):

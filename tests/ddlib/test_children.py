@@ -207,7 +207,7 @@ WAYS = [
 def frequencies(process, denoiser, meaning, sampler, n, seed=0, **options):
     """Frequency of each pair of tokens, (V, V)."""
     x = dd.sample(
-        process, denoiser, (n, 2), sampler, 8, parameterization=meaning, generator=fixtures.noise(seed), **options
+        process, denoiser, (n, 2), sampler, 8, parameterization=meaning, generator=fixtures.seeded(seed), **options
     )
     return torch.bincount(x[:, 0] * process.vocab_size + x[:, 1], minlength=process.vocab_size**2).double()
 

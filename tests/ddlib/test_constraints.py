@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 from cases import examples, slow_but
-from fixtures import LEVELS, Halves, noise
+from fixtures import LEVELS, Halves, seeded
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -58,7 +58,7 @@ class Table:
     def __init__(self, seed=0, length=4, tokens=V, states=None):
         states = states or tokens + 1
         self.weights = states ** torch.arange(length)
-        self.table = 1.5 * torch.randn(states**length, length, tokens, generator=noise(seed), dtype=F64)
+        self.table = 1.5 * torch.randn(states**length, length, tokens, generator=seeded(seed), dtype=F64)
         self.calls = 0
 
     def __call__(self, z, t):
@@ -232,7 +232,7 @@ def test_an_order_by_constrained_scores_draws_likelier_sequences(rule):
     """Mean log-probabilities given the constraint, with the exact network of random distributions of sequences."""
     x, gains = everything(4), []
     for seed in range(400):
-        generator = noise(seed)
+        generator = seeded(seed)
         after = torch.randint(-2, 3, (3, V - 1), generator=generator)  # no transition to a negative state
         steps = {state: {v: int(to) for v, to in enumerate(row) if to >= 0} for state, row in enumerate(after)}
         fine = x[Automaton(steps, 0, [2], V, end=V - 1).accepts(x)]
@@ -297,7 +297,7 @@ def test_frequencies_of_draws(steps):
         forced = Forced(x, patch)
         dd.sample(PROCESS, network, tuple(x.shape), LeftToRight(), steps, constraint=WORDS)
     number = 20_000
-    drawn = dd.sample(PROCESS, network, (number, 4), LeftToRight(), steps, constraint=WORDS, generator=noise())
+    drawn = dd.sample(PROCESS, network, (number, 4), LeftToRight(), steps, constraint=WORDS, generator=seeded())
     counts = (drawn[:, None] == x).all(-1).sum(0)
     assert int(counts.sum()) == number
     probs = forced.log_prob.exp()

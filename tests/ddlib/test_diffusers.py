@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from cases import slow_but
-from fixtures import noise
+from fixtures import seeded
 from refusals import refuses
 
 import ddlib as dd
@@ -62,8 +62,8 @@ def test_words_are_those_of_sample_or_the_sampler_is_refused(name):
             continue
         served.append(type(sampler))
         steps = 4 if scheduler.process.exact_ends else 3
-        want = dd.sample(scheduler.process, network, (2, 5), sampler, steps, generator=noise(), temperature=0.8)
-        assert drawn(scheduler, (2, 5), noise(), temperature=0.8).equal(want), sampler
+        want = dd.sample(scheduler.process, network, (2, 5), sampler, steps, generator=seeded(), temperature=0.8)
+        assert drawn(scheduler, (2, 5), seeded(), temperature=0.8).equal(want), sampler
     assert {Ancestral, Psi} <= set(served)
     levels = scheduler.process.hierarchy is not None
     assert levels == ({Confidence, Remask} <= set(served)) and not {FirstHitting, Particles, Corrected} & set(served)
@@ -81,8 +81,8 @@ def test_keyed_noise_and_knobs_are_those_of_sample():
 def test_a_prompt_stands_and_the_rest_is_that_of_sample():
     scheduler = made(PROCESSES["masked"], "confidence", 4)
     words = torch.tensor([[1, 3, V, 0, V, V]])
-    want = dd.sample(scheduler.process, network, (1, 6), Confidence(), 4, words, infill=True, generator=noise())
-    generator, stands = noise(), words < V
+    want = dd.sample(scheduler.process, network, (1, 6), Confidence(), 4, words, infill=True, generator=seeded())
+    generator, stands = seeded(), words < V
     sample = torch.where(stands, words, scheduler.init_sample((1, 6), generator))
     for k in scheduler.timesteps:
         logits = network(sample, scheduler.time_of(k).expand(1))
@@ -97,7 +97,7 @@ def test_values_are_saved_and_read(tmp_path):
     assert saved["process"] == PROCESSES["hierarchical"] and saved["sampler"] == {"kind": "remask", "eta": 0.3}
     for again in (SamplerScheduler.from_pretrained(tmp_path), SamplerScheduler.from_config(first.config)):
         assert repr(again.process) == repr(first.process) and repr(again.sampler) == repr(first.sampler)
-        assert drawn(again, (2, 5), noise()).equal(drawn(first, (2, 5), noise()))
+        assert drawn(again, (2, 5), seeded()).equal(drawn(first, (2, 5), seeded()))
     assert SamplerScheduler.from_config(first.config, sampler="ancestral").sampler.__class__ is Ancestral
 
 
@@ -111,20 +111,20 @@ def test_a_third_party_file_imports_nothing_untrusted(tmp_path):
 
 def test_objects_serve_and_are_not_saved(tmp_path):
     scheduler = made(dd.presets.mdlm(V), Psi(0.5), 3)
-    assert bool((drawn(scheduler, (2, 4), noise()) < V).all())
+    assert bool((drawn(scheduler, (2, 4), seeded()) < V).all())
     with pytest.raises(TypeError, match=r"process was given as the object Masked.*must be plain values"):
         scheduler.save_pretrained(tmp_path)
 
 
 def test_noise_is_the_process_s_at_the_times_of_the_steps():
     scheduler = made(PROCESSES["hierarchical"], steps=4)
-    words = torch.randint(V, (3, 6), generator=noise())
+    words = torch.randint(V, (3, 6), generator=seeded())
     t = torch.tensor([1.0, 0.75, 0.25], dtype=torch.float64)
-    want = scheduler.process.sample(words, t, noise(1))
-    assert scheduler.add_noise(words, noise(1), torch.tensor([0, 1, 3])).equal(want)
-    assert scheduler.add_noise(words, timesteps=torch.tensor([0, 1, 3]), generator=noise(1)).equal(want)
-    begun = scheduler.add_noise(words, noise(1), 2)  # and drawn anew from the middle
-    generator = noise(2)
+    want = scheduler.process.sample(words, t, seeded(1))
+    assert scheduler.add_noise(words, seeded(1), torch.tensor([0, 1, 3])).equal(want)
+    assert scheduler.add_noise(words, timesteps=torch.tensor([0, 1, 3]), generator=seeded(1)).equal(want)
+    begun = scheduler.add_noise(words, seeded(1), 2)  # and drawn anew from the middle
+    generator = seeded(2)
     for k in scheduler.timesteps[2:]:
         begun = scheduler.step(network(begun, scheduler.time_of(k).expand(3)), k, begun, generator=generator)[0]
     assert bool((begun < V).all())
@@ -178,6 +178,6 @@ test_bad_noise_is_refused = refuses(r"""
     noised(0, torch.zeros(2, 4), 0) | TypeError | noise is a tensor
     noised(0, None, torch.tensor([0, 1, 2])) | ValueError | timesteps has 3
     noised(V, None, 0) | ValueError | original_samples holds 5
-    noised(0, noise(1), 0, generator=noise(2))
+    noised(0, seeded(1), 0, generator=seeded(2))
         | ValueError | noise and generator are both given, only one may be given
 """)

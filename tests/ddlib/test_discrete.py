@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 from cases import examples, slow_but
-from fixtures import never, noise
+from fixtures import never, seeded
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -121,7 +121,7 @@ def test_the_bound_on_a_grid_is_the_sum_over_all_paths(process, steps):
 def test_one_drawn_step_per_text_has_the_mean_of_the_grid(process):
     rows, steps, denoiser = 20_000, 3, network(process)
     x = torch.tensor([[0, process.vocab_size - 1]])
-    bound = dd.bound(process, denoiser, x.expand(rows, -1).contiguous(), noise(1), steps=steps)
+    bound = dd.bound(process, denoiser, x.expand(rows, -1).contiguous(), seeded(1), steps=steps)
     found = bound.total.sum(-1).double()
     error = float(found.std()) / math.sqrt(rows)
     assert float(found.mean()) == pytest.approx(on_a_grid(process, denoiser, x, steps), abs=4.5 * error)
@@ -160,7 +160,7 @@ def falls(process, seed):
 def test_a_cut_interval_and_both_ends_are_counted():
     process, x = dd.presets.hdlm([0, 0, 1], xi=0.8), torch.tensor([[0, 1, 2, 2]]).repeat(64, 1)
     denoiser = lambda z, t: torch.zeros(*z.shape, 3)  # noqa: E731
-    generator = noise()
+    generator = seeded()
     found = dd.bound(process, denoiser, x, generator, interval=(0.1, 0.8), steps=7)
     whole = dd.bound(process, denoiser, x, generator, interval=(0.1, 0.8))
     assert torch.allclose(found.prior, whole.prior) and float(found.prior.min()) > 0

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 from cases import examples, slow_but
-from fixtures import F64, at, noise
+from fixtures import F64, at, seeded
 from guidance_cases import KINDS, Counted, constant, draw, free, guided
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,7 +61,7 @@ def test_the_next_distribution_is_tempered_in_any_hierarchy(tree, gamma, seed):
 @pytest.mark.parametrize("name", ["tree", "levels"])
 def test_child_logits_of_the_parts_are_tempered_as_they_are(name):
     process = KINDS[name]
-    rows = torch.randn(2, process.num_states - 1, generator=noise(), dtype=F64)
+    rows = torch.randn(2, process.num_states - 1, generator=seeded(), dtype=F64)
     children = [constant(row) for row in rows]
     words = [constant(dd.token_logits(process.hierarchy, row)) for row in rows]
     z, distributions = pairs_of_states(process), []
@@ -293,15 +293,15 @@ class Stated:
 
 def test_the_meaning_that_the_parts_state_is_used():
     process = KINDS["uniform"]
-    logits = torch.randn(process.num_states, process.vocab_size, generator=noise()) * 2
+    logits = torch.randn(process.num_states, process.vocab_size, generator=seeded()) * 2
     part, x = Stated(logits), torch.zeros(64, 2, dtype=torch.int64)
-    alone = dd.bound(process, part, x, noise(1)).total
+    alone = dd.bound(process, part, x, seeded(1)).total
     for strength in (1.0, 2.0):
         assert torch.allclose(
-            dd.bound(process, ClassifierFree(process, part, part, strength), x, noise(1)).total, alone
+            dd.bound(process, ClassifierFree(process, part, part, strength), x, seeded(1)).total, alone
         )
     based = ClassifierBased(process, part, Scale(process, 2), 0.0, on="tokens")
-    assert torch.equal(dd.bound(process, based, x, noise(1)).total, alone)
+    assert torch.equal(dd.bound(process, based, x, seeded(1)).total, alone)
     with pytest.raises(ValueError, match=r"must be given: conditional has 'posterior', unconditional has 'cavity'"):
         ClassifierFree(process, part, Stated(logits, "cavity"), 2.0)
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fixtures import F64, noise, with_own_times
+from fixtures import F64, seeded, with_own_times
 from guidance_cases import KINDS
 
 import ddlib as dd
@@ -33,7 +33,7 @@ def test_a_position_is_steered_by_its_own_time(guidance):
     """Parts that do not depend on the time: the result at a position is that of its time in a sequence of one."""
     process, t = guidance.process, torch.tensor([[0.2, 0.7, 0.5], [0.9, 0.4, 0.6]], dtype=F64)
     x = torch.tensor([[0, 1, 2], [3, 0, 1]])
-    z = process.sample(x, t, noise())
+    z = process.sample(x, t, seeded())
     whole = guidance(z, t)
     for position in range(3):
         torch.testing.assert_close(whole[:, position], guidance(z, t[:, position])[:, position])
@@ -45,9 +45,9 @@ def test_guided_texts_are_drawn_and_bounded_at_a_pace(name, pace):
     process = KINDS[name]
     guided = ClassifierFree(process, *own_parts(process), 2.0, "tokens" if name == "masked" else "states")
     options = {"parameterization": guided.parameterization, "pace": pace}
-    words = dd.sample(process, guided, (3, 4), steps=4, generator=noise(), **options)
+    words = dd.sample(process, guided, (3, 4), steps=4, generator=seeded(), **options)
     assert words.shape == (3, 4) and int(words.max()) < 4
-    bound = dd.bound(process, guided, words, noise(), **options)
+    bound = dd.bound(process, guided, words, seeded(), **options)
     assert bool(bound.total.isfinite().all())
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from cases import slow_but
-from fixtures import F64, LEVELS, Halves, at, follows, noise, plain, serves
+from fixtures import F64, LEVELS, Halves, at, follows, plain, seeded, serves
 from guidance_cases import KINDS, free, guided, parts
 
 import ddlib as dd
@@ -126,8 +126,8 @@ def test_a_dit_is_guided():
 
 def test_a_guided_model_has_a_bound():
     for guidance in (free("masked"), free("levels"), free("uniform", on="tokens")):
-        x = torch.randint(4, (8, 3), generator=noise())
-        value = dd.bound(guidance.process, guidance, x, noise(1), parameterization=guidance.parameterization)
+        x = torch.randint(4, (8, 3), generator=seeded())
+        value = dd.bound(guidance.process, guidance, x, seeded(1), parameterization=guidance.parameterization)
         assert bool(value.total.isfinite().all()) and bool((value.total >= 0).all())
 
 
@@ -141,7 +141,7 @@ def test_a_classifier_gives_the_distribution_given_the_label(name, sampler, on):
     process, joint = KINDS[name], labelled(4)
     guidance = ClassifierBased(process, exact_cavity(process, joint.sum(-1)), classifier(process, joint), on=on)
     steps = 2 * (len(process.levels) - 1)  # a jump each
-    options = {"parameterization": guidance.parameterization, "generator": noise()}
+    options = {"parameterization": guidance.parameterization, "generator": seeded()}
     words = dd.sample(process, guidance, (2000, 2), sampler, steps, **options)
     probs = joint[..., 0] / joint[..., 0].sum()
     assert follows(words, probs)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from example_processes import F64
-from fixtures import noise
+from fixtures import seeded
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused_with, refuses
@@ -84,7 +84,7 @@ def test_log_push_is_finite_where_push_underflows():
 def test_log_push_is_the_log_sum_exp_of_every_cluster_on_any_scale(dtype, scale):
     """One peak serves the whole row as long as no cluster is so far below it that its sum would lose digits."""
     m = parent_map([0, 2, 1, 0, 2, 2, 1])
-    log_probs = (scale * torch.randn(50, 7, generator=noise(scale), dtype=dtype)).requires_grad_()
+    log_probs = (scale * torch.randn(50, 7, generator=seeded(scale), dtype=dtype)).requires_grad_()
     want = torch.stack([log_probs[:, m.parents == c].logsumexp(-1) for c in range(3)], -1)
     found = m.log_push(log_probs)
     torch.testing.assert_close(found, want)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from fixtures import LEVELS, Halves, noise, trajectory
+from fixtures import LEVELS, Halves, seeded, trajectory
 from refusals import refused_with
 
 import ddlib as dd
@@ -50,7 +50,7 @@ def test_an_order_of_another_author_and_left_to_right_are_orders_of_a_tree_too(n
     backwards = order_of(process, Halves(process), InOrder(Backwards()), 4)
     assert backwards == [[position] for position in (3, 2, 1, 0) for _ in range(edges)]
     drawn = [
-        dd.sample(process, Halves(process), (5, 4), sampler, 4 * edges, generator=noise(3))
+        dd.sample(process, Halves(process), (5, 4), sampler, 4 * edges, generator=seeded(3))
         for sampler in (InOrder(LeftToRight()), dd.samplers.LeftToRight())
     ]
     assert torch.equal(*drawn)

@@ -207,7 +207,7 @@ def is_checked(function):
 def annotated_functions(package):
     """Functions that the source defines, in modules and in classes."""
     for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if info.name not in ("ddlib.__main__", "ddlib.utils.shapecheck"):
+        if info.name not in ("ddlib.__main__", "ddlib.utils.shapecheck", "ddlib.utils.torchtyping_hints"):
             module = importlib.import_module(info.name)
             classes = [v for v in vars(module).values() if inspect.isclass(v) and v.__module__ == info.name]
             for member in [member for owner in (module, *classes) for member in vars(owner).values()]:
@@ -272,7 +272,9 @@ def test_a_package_that_is_imported_already_is_refused(plugin):
         shapecheck.install("their_plugin")
 
 
-def test_checked_and_unchecked_runs_do_not_share_bytecode(plugin):
+def test_checked_and_unchecked_runs_do_not_share_bytecode(plugin, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+
     def imported():
         sys.modules.pop("their_plugin", None)
         return importlib.import_module("their_plugin")
@@ -281,6 +283,9 @@ def test_checked_and_unchecked_runs_do_not_share_bytecode(plugin):
     del sys.modules["their_plugin"]
     shapecheck.install("their_plugin")
     assert is_checked(imported().decorated)
+    with monkeypatch.context() as without:
+        without.delattr(shapecheck, "_Decorate")  # from the cache
+        assert is_checked(imported().decorated)
     del sys.meta_path[0]
     assert not is_checked(imported().decorated)
 
