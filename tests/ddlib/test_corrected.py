@@ -13,9 +13,9 @@ from fixtures import (
     context,
     generate,
     never,
-    noise,
     plain,
     row_by_row,
+    seeded,
     serves,
 )
 from refusals import refuses
@@ -79,7 +79,7 @@ def test_corrections_repair_the_error_of_long_steps(name, corrector):
     process = {**IN_PLACE, "masked": Masked(3, Linear())}[name]
     errors = []
     for sampler in (Ancestral(), Corrected(Ancestral(), corrector, 4)):
-        x = dd.sample(process, exact_cavity(process, PAIR), (10_000, 2), sampler, 4, generator=noise())
+        x = dd.sample(process, exact_cavity(process, PAIR), (10_000, 2), sampler, 4, generator=seeded())
         share = torch.bincount(3 * x[:, 0] + x[:, 1], minlength=9) / len(x)
         errors.append(float((share - PAIR.flatten()).abs().sum()))
     assert errors[1] < 0.85 * errors[0]
