@@ -92,10 +92,10 @@ def descents_to_tokens_have_no_compensating_ascents(remask_coupling, joint, leve
 @fault("z_s is a mixture of the posterior and of tokens noised again", Psi, 0.5, build=clamped)
 def all_tokens_are_noised_to_t_in_place_of_s(step, self, run, state, k):
     t = at(run, k)
-    words = self._words(run, run.predict(state.z, t), state.z, t)
-    return State(run.process.sample(words, t, run.generator), at(run, k + 1))
+    tokens = self._tokens(run, run.predict(state.z, t), state.z, t)
+    return State(run.process.sample(tokens, t, run.generator), at(run, k + 1))
 
 
 @fault("tokens that are noised again are drawn from q(x|z_t, p)", Psi, 0.5)
-def tokens_to_be_noised_again_are_drawn_from_the_cavity_distribution(_words, self, run, logits, z, t):
+def tokens_to_be_noised_again_are_drawn_from_the_cavity_distribution(_tokens, self, run, logits, z, t):
     return draw_logits(logits.flatten(0, 1), rand(z.shape, run.generator, z.device).flatten()).view_as(z)
