@@ -4,7 +4,6 @@ import json
 import warnings
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -59,9 +58,10 @@ def load_checked(self: Any, state_dict: dict[str, Any], prefix: str, *rest: Any,
 
 def _is_made_by(module: Any, saved: Any) -> bool:
     """Return whether the saved arguments give the same module."""
-    with suppress(TypeError, ValueError, KeyError):
+    try:
         return not apart(module, rebuilt(module, saved))
-    return False
+    except (TypeError, ValueError, KeyError):
+        return False
 
 
 def _load_old(module: Any, state_dict: dict[str, Any], prefix: str) -> None:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, distributions, entry_points
 
@@ -37,6 +36,8 @@ def declared(group: str, path: Sequence[str]) -> Sequence[EntryPoint]:
 
 def _loaded(point: EntryPoint) -> object:
     """Load an entry point; None if it does not load."""
-    with suppress(Exception):  # a third-party module may raise anything on import
-        return point.load()
-    return None
+    try:
+        loaded: object = point.load()
+    except Exception:  # a third-party module may raise anything on import
+        return None
+    return loaded

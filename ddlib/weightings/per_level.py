@@ -10,7 +10,7 @@ from torch import Tensor
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Times, Tokens
 from ddlib.utils.validation import check_number, require
-from ddlib.weightings.base import Weighting, weighted
+from ddlib.weightings.base import Weighting, optional, weighted
 
 
 class PerLevel(Weighting):
@@ -33,9 +33,7 @@ class PerLevel(Weighting):
         rule = "in [0, 1e6]"
         self.factors = tuple(check_number(f"factors[{i}]", v, 0, 1e6, rule) for i, v in enumerate(factors))
         require(len(self.factors) > 0, "factors is empty, must have one factor per level above the tokens")
-        if weighting is not None and not isinstance(weighting, Weighting):
-            raise TypeError(f"weighting is {weighting!r}, must be a ddlib.weightings.Weighting or None")
-        self.weighting = weighting
+        self.weighting = optional(weighting)
 
     @property
     def bound(self) -> bool:
@@ -49,10 +47,13 @@ class PerLevel(Weighting):
     def check(self, process: ForwardProcess) -> None:
         depth = len(process.levels) - 1
         if depth == 0:
-            found = f"factors is {self.factors}, {type(process).__name__}"
-            raise TypeError(f"{found} has only tokens: no level above them to weight")
-        found = f"factors has {len(self.factors)} entries"
-        require(len(self.factors) == depth, f"{found}, must have {depth}: one per level above the tokens")
+            raise TypeError(
+                f"factors is {self.factors}, {type(process).__name__} has only tokens: no level above them to weight"
+            )
+        require(
+            len(self.factors) == depth,
+            f"factors has {len(self.factors)} entries, must have {depth}: one per level above the tokens",
+        )
         if self.weighting is not None:
             self.weighting.check(process)
 

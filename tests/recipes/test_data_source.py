@@ -123,18 +123,21 @@ def test_bytes_that_are_not_utf8_are_named(before):
         load_documents(Source(path="a.txt"))
 
 
+UNREADABLE = [
+    ("a.txt", b"abc" + "é".encode()[:1], "is not UTF-8 at byte 3"),  # cut off within a character
+    ("a.jsonl.gz", gzip.compress(b'{"text": "caf\xe9"}\n'), "is not UTF-8 at byte 13"),
+    ("a.parquet", b"text\na\n", "cannot be read as parquet"),
+    ("a.jsonl", b'{"text": "a"}\n{', "cannot be read as json"),
+    ("a.csv", b"text\na\n", "of a kind that cannot be read"),
+    ("a.txt", b"", "is empty"),
+    ("a.jsonl", b"", "is empty"),
+    ("a.jsonl.gz", gzip.compress(b""), "is empty"),
+]
+
+
+# compressed content holds the time, which must not be in the name of a test: workers must collect the same names
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.txt", b"abc" + "é".encode()[:1], "is not UTF-8 at byte 3"),  # cut off within a character
-        ("a.jsonl.gz", gzip.compress(b'{"text": "caf\xe9"}\n'), "is not UTF-8 at byte 13"),
-        ("a.parquet", b"text\na\n", "cannot be read as parquet"),
-        ("a.jsonl", b'{"text": "a"}\n{', "cannot be read as json"),
-        ("a.csv", b"text\na\n", "of a kind that cannot be read"),
-        ("a.txt", b"", "is empty"),
-        ("a.jsonl", b"", "is empty"),
-        ("a.jsonl.gz", gzip.compress(b""), "is empty"),
-    ],
+    ("name", "content", "message"), UNREADABLE, ids=[f"{case[0]} {case[2]}" for case in UNREADABLE]
 )
 def test_files_that_cannot_be_read_are_refused_by_name(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)

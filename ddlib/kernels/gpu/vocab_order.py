@@ -138,9 +138,13 @@ class Order:
                 found += [Segment(i, 0 if self.hard else i - 1, *member) for member in in_level]
         merged = list[Segment]()
         for segment in found:
-            if segment.tokens > 0:
-                both = merged[-1].joined(segment) if merged else None
-                merged[-1:] = [*merged[-1:], segment] if both is None else [both]
+            if segment.tokens == 0:
+                continue
+            both = merged[-1].joined(segment) if merged else None
+            if both is None:
+                merged.append(segment)
+            else:
+                merged[-1] = both
         return merged
 
 
