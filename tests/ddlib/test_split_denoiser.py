@@ -246,7 +246,7 @@ def test_scores_are_those_of_the_distributions_that_are_drawn_from(hierarchy, fo
     run = context(process, lambda z, t: logits.expand(*z.shape, 4), z.shape)
     (part,) = run.network.at(z, torch.tensor([0.5], dtype=F64), torch.ones_like(z, dtype=torch.bool))
     for rows, _, members, log_probs in child_log_probs(run, part, torch.zeros_like(part.z), force):
-        level = int(process.level_of(part.z[rows[:1]]))
+        level = int(process.level_of(part.z[None, rows[:1]]))
         drawn = process.descendant_logits(logits.expand(len(rows), 4), part.z[rows], level, 0, force).softmax(-1)
         found = torch.zeros_like(drawn).scatter_add(1, members, log_probs.exp())
         torch.testing.assert_close(found, drawn)

@@ -15,7 +15,7 @@ from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.runtime.logit_processors import LogitProcessors
 from ddlib.samplers.runtime.output_layer import FullOutput, Head
-from ddlib.typing import Denoiser, GuidedDenoiser, Logits, SplitDenoiser, StateProbs, Times, Tokens
+from ddlib.typing import Denoiser, GuidedDenoiser, Logits, SplitDenoiser, Times, Tokens
 
 _HELD = 1 << 24
 """Number of logits in memory at a time."""
@@ -109,7 +109,7 @@ class ModelWrapper:
         wrapper.context, wrapper.cache_last, wrapper._last = context, False, None
         return wrapper
 
-    def step_log_probs(self, z: Tokens, t: Times, s: Times, rows: Bool[Tensor, "B"]) -> StateProbs:
+    def step_log_probs(self, z: Tokens, t: Times, s: Times, rows: Bool[Tensor, "B"]) -> Float[Tensor, "n L S"]:
         """Compute log-probabilities of z_s at some rows, not normalised, of a denoiser that defines them."""
         step = cast(GuidedDenoiser, self.denoiser).step_distribution
         return self.capabilities.at_rows(rows, lambda i: step(z[i], t[i], s[i]))
