@@ -21,12 +21,13 @@ _OWN = frozenset(vars(nn.Module())) - {"_buffers", "_modules"} | {"_record"}
 def difference(saved: Any, now: Any, path: str = "") -> str:
     """Return the first difference of two descriptions, as ``path is SAVED there, NOW here``; empty if equal."""
     if isinstance(saved, dict) and isinstance(now, dict):
-        if {"kind"} <= saved.keys() & now.keys() and not _same_kind(str(saved["kind"]), str(now["kind"])):
-            return f"{path}.kind".lstrip(".") + f" is {saved['kind']} there, {now['kind']} here"
+        kinds = [values["kind"] for values in (saved, now) if "kind" in values]
+        if len(kinds) == 2 and not _same_kind(*map(str, kinds)):
+            return f"{path}.kind".lstrip(".") + f" is {kinds[0]} there, {kinds[1]} here"
         for name in dict.fromkeys((*now, *saved)):
-            place = f"{path}.{name}" if path else name
             if name == "kind":
                 continue
+            place = f"{path}.{name}" if path else name
             if name not in saved or name not in now:
                 one, other = (_short(values.get(name, "no argument")) for values in (saved, now))
                 return f"{place} is {one} there, {other} here"
@@ -98,8 +99,9 @@ def apart(one: Any, other: Any, path: str = "", seen: frozenset[tuple[int, int]]
         for group in ("_buffers", "_modules"):  # compare the entries by name
             fields |= dict(fields.pop(group, {}))
             other_fields |= dict(other_fields.pop(group, {}))
-        lone = [k for k in fields.keys() ^ other_fields.keys() if not k.startswith("_")]
-        if lone := [k for k in lone if not isinstance(getattr(type(one), k, None), cached_property)]:
+        lone = {k for k in fields.keys() ^ other_fields.keys() if not k.startswith("_")}
+        lone -= {k for k in lone if isinstance(getattr(type(one), k, None), cached_property)}
+        if lone:
             return f"{path}.{min(lone)}".lstrip(".")
         return _first({k: (fields[k], other_fields[k]) for k in fields if k in other_fields}, path, seen)
     if isfunction(one):

@@ -224,8 +224,9 @@ def reach(hierarchy: Hierarchy, x: Tokens, z: Tokens) -> PerToken:
 def reach_of_tokens(hierarchy: Hierarchy, z: Tokens, lower: int = 0) -> Float64[Tensor, "B L K"]:
     """Return ``reach`` of every token, (B, L, V), or of every member of level ``lower``, (B, L, K)."""
     level = hierarchy.level_of(z)
-    itself = one_hot(hierarchy.local(z, lower), hierarchy.levels[lower]).to(torch.float64)
-    result = torch.where((level == lower)[..., None], itself, 0.0)
+    result = one_hot(hierarchy.local(z, lower), hierarchy.levels[lower]).to(torch.float64)
+    if lower > 0:  # no member of a level becomes a state below it
+        result = torch.where((level == lower)[..., None], result, 0.0)
     for i in range(lower + 1, hierarchy.depth + 1):
         column = hierarchy.between(lower, i).column(hierarchy.local(z, i))
         result = torch.where((level == i)[..., None], column, result)

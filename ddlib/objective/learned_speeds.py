@@ -8,6 +8,7 @@ from ddlib.objective.bound import reconstruction
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess
+from ddlib.processes.broadcasting import quotient
 from ddlib.times import sample_times
 from ddlib.times.draws import latest
 from ddlib.typing import Denoiser, HasLevelWeights, PaddingMask, PerToken, Times, Tokens
@@ -124,7 +125,7 @@ def _by_level(
     weights, level = process.weights(t), process.level_of(z)
     weight = weights.gather(1, level)
     with torch.no_grad():
-        divergence = torch.where(weight > 0, nats / torch.where(weight > 0, weight, 1.0), 0.0)
+        divergence = quotient(nats, weight)
         sums = torch.zeros(2, *weights.shape, dtype=torch.float64, device=z.device)
         sums.scatter_add_(2, level.expand(2, -1, -1), torch.stack([divergence * kept, kept.to(divergence)]))
         copies = sums.view(2, -1, draws, weights.shape[1])

@@ -658,7 +658,7 @@ class ForwardProcess(Float64Module, Part):
         """Mean over noise of the weight phi of ``importance_weight``, and phi at z; 0 only where the bound is."""
         probs, weighted = self._all_weights(x, t)
         prob_z, weighted_z = (values.gather(-1, z[..., None]).squeeze(-1) for values in (probs, weighted))
-        return weighted.sum(-1), weighted_z / torch.where(prob_z > 0, prob_z, 1.0)
+        return weighted.sum(-1), quotient(weighted_z, prob_z)
 
     def _all_weights(self, x: Tokens, t: Times) -> tuple[Float64[Tensor, "B L S"], Float64[Tensor, "B L S"]]:
         """Marginal q_t(z|x), and q_t(z|x) phi(z), for every state z.

@@ -209,8 +209,7 @@ class Hierarchical(LevelProcess):
         reached = self.occupancies(interior(t)).flip(-1).cumsum(-1).flip(-1)[..., 1:]
         share = quotient(self._inflow(t)[..., 1:], reached)
         weight = gather_last(self.weights(t), level)[..., None]
-        below = below & (weight > 0)
-        return torch.where(below, unsqueeze_times(share, 1) / torch.where(below, weight, 1.0), 0.0)
+        return torch.where(below, quotient(unsqueeze_times(share, 1), weight), 0.0)
 
     def small_copy(self, vocab_size: int) -> Self:
         """Return the process of the same schedule over ``hierarchy.small_copy``.

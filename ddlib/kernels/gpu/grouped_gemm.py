@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import triton.language as tl
 
-from ddlib.kernels.gpu.inplace_softmax import _add
+from ddlib.kernels.gpu.inplace_softmax import online_softmax
 from ddlib.utils.triton_kernels import kernel
 
 
@@ -77,7 +77,7 @@ def _slopes(
     s = tl.zeros((), tl.float32)
     for begin in range(0, size, BV):
         v = begin + tl.arange(0, BV)
-        m, s = _add(tl.load(Z + v, mask=v < size, other=float("-inf")), m, s)
+        m, s = online_softmax(tl.load(Z + v, mask=v < size, other=float("-inf")), m, s)
     lse = tl.where(size > 0, m + tl.log(tl.where(size > 0, s, 1.0)), 0.0)
     own_logit = tl.where(size > 0, tl.load(Z + own), 0.0)  # the empty family has no logits
     tl.store(OUT + tl.program_id(0), lse - own_logit)

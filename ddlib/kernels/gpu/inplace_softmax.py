@@ -14,7 +14,7 @@ COLUMNS = 4096
 
 
 @kernel
-def _add(z: tl.tensor, largest: tl.tensor, total: tl.tensor) -> tl.tensor:
+def online_softmax(z: tl.tensor, largest: tl.tensor, total: tl.tensor) -> tl.tensor:
     """Online softmax: update a row's largest logit and its sum of exponentials."""
     new = tl.maximum(largest, tl.max(z, 0))
     safe = tl.where(new == float("-inf"), 0.0, new)
@@ -38,10 +38,10 @@ def _row(
     for first in range(0, K, BV):
         v = first + tl.arange(0, BV)
         z = tl.load(Z + v, mask=(v >= low) & (v < high), other=float("-inf")).to(tl.float32)
-        m, s = _add(z, m, s)
+        m, s = online_softmax(z, m, s)
         if (first < inner_high) & (first + BV > inner_low):
             z = tl.where((v >= inner_low) & (v < inner_high), z, float("-inf"))
-            inner_m, inner_s = _add(z, inner_m, inner_s)
+            inner_m, inner_s = online_softmax(z, inner_m, inner_s)
     outer = m + tl.log(s)
     inner = inner_m + tl.log(inner_s)
     tl.store(OUT + row, outer - inner)
