@@ -522,8 +522,8 @@ class ForwardProcess(Float64Module, Part):
         Args:
             t: (B,) float64 times.
             divergences: the divergences of the network, in nats: one number for each level above the tokens, or one for
-                a token where there are no such levels. By default the logarithm of the number of children, or of
-                tokens: those of uniform predictions. Only ratios between levels matter.
+                a token where there are no such levels. By default those of uniform predictions, whose sum is the
+                logarithm of the number of tokens. Only ratios between levels matter.
 
         Raises:
             TypeError, ValueError: other divergences; a large process without a closed form that has no small copy.

@@ -234,7 +234,7 @@ class LevelProcess(ForwardProcess):
         self, t: Times, divergences: Sequence[float] | None = None
     ) -> tuple[Float64[Tensor, "B"], Float64[Tensor, "B"]]:
         """Return sums over levels of occupancy times weight times divergence, and of the square of both."""
-        nats = t.new_tensor(nats_of_levels(self.levels, divergences))
+        nats = t.new_tensor(nats_of_levels(self.hierarchy, divergences))
         occupancies, costs = self.occupancies(t)[:, 1:], self.weights(t)[:, 1:] * nats
         return (occupancies * costs).sum(-1), (occupancies * costs**2).sum(-1)
 

@@ -6,9 +6,10 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from ddlib.hierarchies import Hierarchy, Kernel
 from ddlib.times import Tabulated
 from ddlib.typing import Times
 from ddlib.utils.validation import check_number, require
@@ -67,19 +68,21 @@ def table(edges: Tensor, mean: Tensor, square: Tensor, length: int, chance: floa
     return Tabulated(edges, (height + _FLOOR * average) * edges.diff())
 
 
-def nats_of_levels(levels: Sequence[int], given: Sequence[float] | None) -> list[float]:
-    """Return the divergence of each level above the tokens, in nats: as given, else the log number of children.
+def nats_of_levels(hierarchy: Hierarchy, given: Sequence[float] | None) -> list[float]:
+    """Return the divergence of each level above the tokens, in nats: as given, else that of uniform predictions.
 
-    The default is the mean divergence of uniform predictions of the child. At least log 2 is counted, so that a level
-    of single children has a positive divergence too.
+    The mean divergence at level i is the information about a uniform token that is lost between its states at levels
+    i - 1 and i, I(x; z_{i-1}) - I(x; z_i). In a tree with xi = 1 it is the entropy of the child given the state.
 
     Raises:
         TypeError, ValueError: not one positive number for every level above the tokens.
     """
-    count = len(levels) - 1
     if given is None:
-        return [math.log(max(below / above, 2.0)) for below, above in pairwise(levels)]
-    return _checked(given, count, f"one for each of the {count} levels above the tokens")
+        x = some_tokens(hierarchy.vocab_size, hierarchy.starts.device)
+        routes = [hierarchy.between(0, level) for level in range(1, hierarchy.depth + 1)]
+        known = [math.log(hierarchy.vocab_size), *(_information(route, x) for route in routes)]
+        return [max(below - above, 0.0) for below, above in pairwise(known)]
+    return _checked(given, hierarchy.depth, f"one for each of the {hierarchy.depth} levels above the tokens")
 
 
 def nats_of_token(vocab_size: int, given: Sequence[float] | None) -> float:
@@ -115,7 +118,7 @@ def dense_moments(process: Any, t: Times, nats: float) -> tuple[Float64[Tensor, 
         nats: -log p(x) of the predictor p, which is uniform over the other tokens.
     """
     size = process.vocab_size
-    x = torch.linspace(0, size - 1, min(size, _TOKENS), dtype=torch.float64, device=t.device).round().long()
+    x = some_tokens(size, t.device)
     believed = logits_that_pay(nats, x, size)[0].softmax(-1)
     tokens = torch.eye(size, dtype=torch.float64, device=t.device)[None]
     found = []
@@ -132,6 +135,19 @@ def dense_moments(process: Any, t: Times, nats: float) -> tuple[Float64[Tensor, 
         found.append(torch.stack([(mass * integrand).sum(-1).mean(), (mass * integrand**2).sum(-1).mean()]))
     mean, square = torch.stack(found, 1)
     return mean, square
+
+
+def some_tokens(vocab_size: int, device: torch.device) -> Int64[Tensor, "N"]:
+    """Return all tokens, or 64 evenly spaced ones of a larger vocabulary."""
+    found = torch.linspace(0, vocab_size - 1, min(vocab_size, _TOKENS), dtype=torch.float64, device=device)
+    return found.round().long()
+
+
+def _information(route: Kernel, x: Int64[Tensor, "N"]) -> float:
+    """Return the mutual information of a uniform token and its ancestor, in nats, from the rows of tokens x."""
+    tokens = torch.full((route.num_children,), 1 / route.num_children, dtype=torch.float64, device=x.device)
+    marginal, rows = route.push(tokens), route.row(x)
+    return float(torch.special.entr(marginal).sum() - torch.special.entr(rows).sum(-1).mean())
 
 
 def _checked(given: Sequence[float], wanted: int, rule: str) -> list[float]:

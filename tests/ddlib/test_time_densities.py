@@ -17,7 +17,7 @@ import ddlib as dd
 from ddlib.testing import check, strategies
 from ddlib.times import Bell, Beta, Tabulated, TimeDensity, Uniform
 from ddlib.times.draws import placed, rounded
-from ddlib.verification.claims.objective.times import integral, mean_bound
+from ddlib.verification.claims.objective.times import bound_moment, integral, mean_bound
 
 RECORDED = [0.24539663033344508, 0.5803002149010806, 0.49510751347988174, 0.822119772897642]
 COST = 2.0
@@ -159,7 +159,15 @@ def test_a_wrong_estimate_of_the_loss_costs_little(wrong):
     assert 1 < factor < COST
 
 
-def test_the_default_guess_is_the_logarithm_of_the_number_of_children():
+@settings(max_examples=examples(60))
+@given(strategies.hierarchies(), strategies.all_schedules(), strategies.times)
+def test_by_default_the_mean_is_that_of_uniform_predictions(tree, schedule, time):
+    process, t = dd.processes.Hierarchical(tree, schedule), torch.tensor([time], dtype=F64)
+    expected = bound_moment(process, torch.zeros(process.vocab_size, dtype=F64), t, 1)
+    torch.testing.assert_close(process.time_moments(t)[0], expected, rtol=1e-9, atol=1e-9)
+
+
+def test_the_divergence_of_a_balanced_tree_is_the_logarithm_of_the_number_of_children():
     process = dd.presets.hdlm(torch.arange(12) // 3)
     t = torch.tensor([0.2, 0.7], dtype=F64)
     expected = process.time_moments(t, [math.log(3), math.log(4)])

@@ -72,8 +72,8 @@ def the_mean_square_is_the_square_of_the_mean(time_moments, self, t, divergences
 
 
 @fault("m = sum a_i w_i k_i", Hierarchical, deep(), Linear(), within=LEVELS)
-def the_divergences_of_the_levels_are_in_reverse_order(nats_of_levels, levels, given):
-    return nats_of_levels(levels, given)[::-1]
+def the_divergences_of_the_levels_are_in_reverse_order(nats_of_levels, hierarchy, given):
+    return nats_of_levels(hierarchy, given)[::-1]
 
 
 @fault("m = sum a_i w_i k_i", Hierarchical, tree(xi=1.0), Linear())
