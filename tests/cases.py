@@ -2,17 +2,28 @@
 
 from contextlib import contextmanager
 from functools import cache, wraps
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
 from jaxtyping import config
 
-CALLED = set()
-"""Names of the functions of ddlib that the current test has called."""
+CHECKED = 8
+"""`make test` and `make test-slow` check shapes and types in every eighth test, `make test-all` at every call."""
+_called = set()  # names of the functions of ddlib whose first call was checked; None where no call is
+
+
+def check_calls_of(test):
+    """Check the first call of every function in the test of this name if it is one in ``CHECKED``, else none.
+
+    The choice depends on the name alone, so that no result depends on the order of tests.
+    """
+    global _called
+    _called = None if crc32(test.encode()) % CHECKED else set()
 
 
 def first_call(strict):
-    """Wrap ``strict`` so that the first call of a function of ddlib in a test is checked, and no other."""
+    """Wrap ``strict`` so that it checks the calls that ``check_calls_of`` chooses."""
 
     def checked_at_first(function):
         name = f"{function.__module__}.{function.__qualname__}"
@@ -22,9 +33,9 @@ def first_call(strict):
 
         @wraps(function)
         def call(*args, **kwargs):
-            if name in CALLED:
+            if _called is None or name in _called:
                 return function(*args, **kwargs)
-            CALLED.add(name)
+            _called.add(name)
             return checked()(*args, **kwargs)
 
         return call

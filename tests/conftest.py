@@ -1,4 +1,4 @@
-"""Configuration of all tests: shape and type checks at every call of ddlib, and reproducible property tests."""
+"""Configuration of all tests: shape and type checks of ddlib, selected cases, and reproducible property tests."""
 
 import gc
 import os
@@ -8,7 +8,7 @@ os.environ.setdefault("DDLIB_SHAPECHECK", "1")
 
 import pytest
 import torch
-from cases import CALLED, first_call, unchecked
+from cases import check_calls_of, first_call, unchecked
 from hypothesis import HealthCheck, settings
 
 from ddlib.utils import shapecheck
@@ -56,6 +56,11 @@ def pytest_collection_finish(session):
     gc.freeze()  # imported modules stay alive: the garbage collector need not traverse them
 
 
+@pytest.hookimpl(tryfirst=True)  # before the fixtures of the test
+def pytest_runtest_setup(item):
+    check_calls_of(item.nodeid)
+
+
 def pytest_unconfigure(config):
     gc.unfreeze()
 
@@ -64,12 +69,6 @@ def pytest_unconfigure(config):
 def warned_of_anew(monkeypatch):
     """Reset the warnings that ddlib issues once per process, so that every test can expect them."""
     monkeypatch.setattr("ddlib.utils.validation._warned", set())
-
-
-@pytest.fixture(autouse=True)
-def checked_anew():
-    """Clear ``CALLED`` before every test, so that no result depends on the order of tests."""
-    CALLED.clear()
 
 
 def full(config):
