@@ -10,7 +10,7 @@ from jaxtyping import config
 
 CHECKED = 8
 """`make test` and `make test-slow` check shapes and types in every eighth test, `make test-all` at every call."""
-_called = set()  # names of the functions of ddlib whose first call was checked; None where no call is
+_called = None  # names of the functions of ddlib whose first call was checked; None where no call is
 
 
 def check_calls_of(test):

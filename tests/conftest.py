@@ -48,11 +48,13 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_configure(config):
+    gc.disable()
     if not full(config):
         shapecheck._strict = first_call(shapecheck._strict)
 
 
 def pytest_collection_finish(session):
+    gc.enable()
     gc.freeze()  # imported modules stay alive: the garbage collector need not traverse them
 
 

@@ -60,7 +60,7 @@ def test_words_behind_a_block_are_seen():
 TODAY = [Ancestral(), Psi(0.5)]
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", slow_but(PROCESSES, *list(PROCESSES)[::2]))
 @pytest.mark.parametrize("sampler", slow_but(TODAY, TODAY[1]), ids=str)
 def test_one_block_and_together_draw_the_tokens_without_a_pace(name, sampler):
     process = PROCESSES[name]
@@ -95,6 +95,7 @@ KNOBS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(24))
 @given(
     st.sampled_from(list(PROCESSES)), st.sampled_from(list(NETWORKS)),
@@ -202,6 +203,7 @@ def test_no_block_is_computed_behind_the_ends_of_all_texts():
     assert (words[:, 3:] == 2).all() and network.prefilled == 3 * (2 + 38)
 
 
+@pytest.mark.slow
 def test_a_text_that_has_ended_waits_for_the_others():
     process, network = dd.presets.mdlm(4), Sparse(5, 4, 2)
     options = {"endings": [EndOfText(2)], "pace": Blocks(2)}

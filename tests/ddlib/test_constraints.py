@@ -201,10 +201,11 @@ def one_at_a_time(network, x, rule, process=PROCESS, plain=False):
     return total, torch.stack(order, 1)
 
 
+IN_ANY_BATCH = [LeftToRight(), Confidence(), Ancestral(), EntropyBounded(1.0)]
 ONE_A_STEP = [LeftToRight(), *map(Confidence, SCORES), InOrder(dd.paces.LeftToRight()), InOrder(Lanes(4), "entropy")]
 
 
-@pytest.mark.parametrize("sampler", slow_but(ONE_A_STEP, ONE_A_STEP[0], ONE_A_STEP[-1]), ids=repr)
+@pytest.mark.parametrize("sampler", slow_but(ONE_A_STEP, ONE_A_STEP[-1]), ids=repr)
 @given(process=st.sampled_from([PROCESS, *TREES.values()]), arguments=automata(), seed=st.integers(0, 5))
 @settings(max_examples=examples(120), deadline=None)
 def test_one_position_a_step_is_the_network_renormalised(sampler, process, arguments, seed):
@@ -255,6 +256,7 @@ def test_an_order_by_constrained_scores_draws_likelier_sequences(rule):
     assert len(gain) > 200 and gain.mean() > 2 * gain.std() / len(gain) ** 0.5
 
 
+@pytest.mark.slow
 @given(automata(), st.integers(0, 5), st.data())
 @settings(max_examples=examples(400), deadline=None)
 def test_positions_of_a_step_are_distributed_as_the_step_given_a_completion(arguments, seed, data):
@@ -358,6 +360,7 @@ def test_forbidden_tokens_are_excluded_before():
         assert drawn.unique(dim=0).tolist() == [found]
 
 
+@pytest.mark.slow
 def test_a_constraint_that_all_sequences_satisfy_changes_nothing():
     anything = Automaton({7: dict.fromkeys(range(V), 7)}, 7, [7], V)
     options = {"top_p": 0.9, "seeds": list(range(8))}
@@ -368,7 +371,7 @@ def test_a_constraint_that_all_sequences_satisfy_changes_nothing():
         )
 
 
-@pytest.mark.parametrize("sampler", [LeftToRight(), Confidence(), Ancestral(), EntropyBounded(1.0)], ids=repr)
+@pytest.mark.parametrize("sampler", slow_but(IN_ANY_BATCH, IN_ANY_BATCH[1]), ids=repr)
 def test_a_row_does_not_depend_on_its_batch(sampler, monkeypatch):
     prompt = torch.tensor([[MASK, MASK, 1], [0, MASK, MASK], [MASK] * 3, [1, 0, MASK]])
     options = {"sampler": sampler, "steps": 3, "infill": True, "constraint": WORDS}

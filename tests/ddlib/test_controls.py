@@ -21,7 +21,7 @@ PROCESSES = {**LEVELS, "gidd": GIDD(V, 0.3), "uniform": Uniform(V, Linear())}
 
 def quick(name):
     """Marks: the other processes are much like these."""
-    return () if name in ("masked", "levels-xi", "gidd") else pytest.mark.slow
+    return () if name in ("levels-xi", "gidd") else pytest.mark.slow
 
 
 def both(name, kind):

@@ -225,6 +225,7 @@ def test_the_report_explains_a_wrong_schedule(alpha, name, message):
     assert name != "ends" or (report.failures[0] is check and all(other.follows for other in report.failures[1:]))
 
 
+@pytest.mark.slow
 def test_a_negative_schedule_explains_the_failures_of_its_process():
     wrong_schedule = wrong("alpha", lambda self, t, xp=torch: 1 - t - 2.4 * t**2 * (1 - t), Schedule)
     checks = [(claim, claim.check(wrong_schedule, False)) for claim in schedule.CLAIMS]

@@ -51,6 +51,7 @@ def test_step_distributions_without_token_probabilities_require_ancestral(name):
     assert (guidance.conditional.calls, guidance.conditional.rows) == (calls, rows)
 
 
+@pytest.mark.slow
 def test_particles_steer_as_the_sampler_inside_does():
     guidance = free("xi")
     words = guided(guidance, shape=(40, 5))

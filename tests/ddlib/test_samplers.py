@@ -27,7 +27,7 @@ OTHERS = {
 ALL = LEVELS | OTHERS
 PAIRS = [(p, s) for p in LEVELS for s in ("ancestral", "first")] + [(p, "ancestral") for p in OTHERS]
 PAIRS += [("levels-xi", "ancestral-force"), ("levels-xi", "first-force")]
-LATER = {"hdlm", "levels", "uniform-geometric", "rates"}  # the others are much like them
+LATER = {"hdlm", "hdlm-xi", "levels", "levels-geometric", "uniform-geometric", "rates"}  # the others are much like them
 every_pair = pytest.mark.parametrize(
     ("process", "sampler"),
     [pytest.param(ALL[p], SAMPLERS[s], id=f"{p}-{s}", marks=pytest.mark.slow if p in LATER else ()) for p, s in PAIRS],
@@ -178,7 +178,7 @@ def test_ancestral_runs_the_network_only_on_steps_with_a_jump(process, force):
 
 @unchecked
 @every_sampler
-@pytest.mark.parametrize("name", ["hdlm", "hdlm-xi", "levels", "levels-xi", "levels-geometric"])
+@pytest.mark.parametrize("name", slow_but(["hdlm", "hdlm-xi", "levels", "levels-xi", "levels-geometric"], "levels-xi"))
 @pytest.mark.parametrize("steps", [2, 20])
 def test_tokens_stay_inside_their_clusters_when_forced_or_when_xi_is_one(name, sampler, steps):
     process = LEVELS[name]
@@ -204,7 +204,7 @@ def test_forced_descents_from_a_state_that_is_no_likeliest_parent_are_free():
 
 
 @unchecked
-@pytest.mark.parametrize("name", ["masked", "hdlm", "hdlm-xi", "levels", "levels-xi"])
+@pytest.mark.parametrize("name", slow_but(["masked", "hdlm", "hdlm-xi", "levels", "levels-xi"], "masked", "levels-xi"))
 @pytest.mark.parametrize("options", [{"temperature": t} for t in (0.0, 1e-3, 1e-40)] + [{"top_p": 0.1}], ids=str)
 @pytest.mark.parametrize("sampler", [Ancestral(True), FirstHitting(True)], ids=["ancestral", "first"])
 def test_greedy_words_are_the_likeliest_of_their_cluster(name, sampler, options):

@@ -165,6 +165,7 @@ def test_bad_arguments_end_the_program(arguments, message, capsys, monkeypatch, 
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_picture_that_cannot_be_written_is_reported(capsys, tmp_path):
     assert main(["show", "mdlm:3", "--out", str(tmp_path / "no" / "x.png")]) == 1
     assert "no picture: " in capsys.readouterr().err

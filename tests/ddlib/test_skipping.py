@@ -2,7 +2,21 @@
 
 import pytest
 import torch
-from fixtures import LEVELS, PARENTS, D, Halves, V, every_pair, every_sampler, generate, plain, seeded, trajectory
+from cases import slow_but
+from fixtures import (
+    LEVELS,
+    PARENTS,
+    SAMPLERS,
+    D,
+    Halves,
+    V,
+    every_pair,
+    every_sampler,
+    generate,
+    plain,
+    seeded,
+    trajectory,
+)
 from test_memory import LiveBytes
 
 import ddlib as dd
@@ -53,7 +67,7 @@ def test_chunks_change_no_word(name, sampler, monkeypatch):
 
 @pytest.mark.parametrize("name", [name for name, process in LEVELS.items() if process.exact_ends])
 @every_sampler
-@pytest.mark.parametrize("steps", [2, 15])
+@pytest.mark.parametrize("steps", slow_but([2, 15], 15))
 def test_the_network_runs_on_sequences_that_jump_and_its_head_where_they_do(name, sampler, steps, products):
     process = LEVELS[name]
     halves = Halves(process)
@@ -137,7 +151,8 @@ def test_columns_of_clusters_are_all_that_is_multiplied(products):
 
 
 @pytest.mark.parametrize(
-    ("name", "sampler"), [("masked", FirstHitting()), ("hdlm", Ancestral()), ("hdlm-xi", Ancestral())]
+    ("name", "sampler"),
+    slow_but([("masked", "first"), ("hdlm", "ancestral"), ("hdlm-xi", "ancestral")], ("hdlm-xi", "ancestral")),
 )
 def test_nothing_of_all_positions_and_words_is_built(name, sampler):
     size, shape, steps = 2000, (1, 32), 20
@@ -150,5 +165,5 @@ def test_nothing_of_all_positions_and_words_is_built(name, sampler):
     halves = Halves(process)
     halves.weight, halves.bias = torch.randn(size, D, generator=seeded()), None
     with LiveBytes() as recorder:
-        words = generate(process, halves, sampler, shape, steps=steps, parameterization="posterior")
+        words = generate(process, halves, SAMPLERS[sampler], shape, steps=steps, parameterization="posterior")
     assert bool((words < size).all()) and size < recorder.largest < words.numel() * size / 3

@@ -105,6 +105,7 @@ def test_theta_trapezoidal_is_exact_for_masks_on_a_linear_schedule():
         assert max(errors(Case(ThetaTrapezoidal(theta), process), [1, 2, 5])) < 1e-12
 
 
+@pytest.mark.slow
 def test_strong_dependence_is_cut_off_and_the_order_is_one_again():
     process = Masked(3, Linear())
     run = Case(ThetaTrapezoidal(), process)
@@ -138,7 +139,7 @@ def test_the_halves_of_a_denoiser_agree_with_the_whole(name, kind):
         halves.whole = 0
 
 
-@pairs({"levels-xi": 0, **OTHERS}, "levels-xi", "uniform", "rates")
+@pairs({"levels-xi": 0, **OTHERS}, "levels-xi", "rates")
 def test_a_batch_never_changes_a_text(name, kind):
     process, sampler = {**LEVELS, **OTHERS}[name], SOLVERS[kind]
     whole = generate(process, some_network(process), sampler)

@@ -171,6 +171,7 @@ class TestDescent:
         first, second = process.hierarchy.speeds
         return math.log(first / second)
 
+    @pytest.mark.slow
     def test_the_loss_falls_to_the_minimum_of_a_grid(self):
         probs, network, process, found, bounds = self.begun()
         whole = integrate_bound(process, probs, network, points=40) / 3

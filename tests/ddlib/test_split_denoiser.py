@@ -5,7 +5,21 @@ import itertools
 import pytest
 import torch
 from cases import slow_but
-from fixtures import F64, FOUR_TOKENS, LEVELS, PARENTS, D, Halves, V, context, every_pair, generate, plain, seeded
+from fixtures import (
+    F64,
+    FOUR_TOKENS,
+    LEVELS,
+    PARENTS,
+    SAMPLERS,
+    D,
+    Halves,
+    V,
+    context,
+    every_pair,
+    generate,
+    plain,
+    seeded,
+)
 from fixtures import PAIR_OF_FOUR as PAIR
 from refusals import refuses
 
@@ -43,6 +57,7 @@ def pairs(tokens):
     return torch.bincount(4 * tokens[:, 0] + tokens[:, 1], minlength=16).double()
 
 
+@pytest.mark.slow
 def test_a_network_that_computes_in_two_parts_is_found_by_its_attributes():
     halves, network = Halves(LEVELS["masked"]), DiT(7, V, 8, 1, 2)
     assert implements(halves, SplitDenoiser) and not implements(plain(halves), SplitDenoiser)
@@ -126,10 +141,10 @@ def test_child_logits_serve_each_of_several_masks(split):
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", slow_but(FOUR_TOKENS, "levels-xi"))
-@pytest.mark.parametrize("sampler", [Ancestral(), FirstHitting()], ids=["ancestral", "first"])
+@pytest.mark.parametrize("sampler", slow_but(["ancestral", "first"], "first"))
 def test_halves_follow_the_joint_distribution_and_that_of_the_plain_sampler(name, sampler):
     """One sample against the distribution, two against each other; both by five standard deviations of chi-square."""
-    process, n = FOUR_TOKENS[name], 2500
+    process, sampler, n = FOUR_TOKENS[name], SAMPLERS[sampler], 2500
     steps = 2 * process.hierarchy.depth if isinstance(sampler, FirstHitting) else 80
     split, whole = (
         pairs(dd.sample(process, denoiser, (n, 2), sampler, steps, generator=seeded(seed)))
@@ -139,6 +154,7 @@ def test_halves_follow_the_joint_distribution_and_that_of_the_plain_sampler(name
     assert chi_square(split, (split + whole) / 2, 15) < 5 and not torch.equal(split, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.statistical
 def test_the_two_sample_test_detects_a_wrong_distribution():
     process, n = FOUR_TOKENS["masked"], 4000
@@ -160,6 +176,7 @@ def test_positions_that_jump_together_are_drawn_apart():
     assert chi_square(counts, n / V**2, V**2 - 1) < 5
 
 
+@pytest.mark.slow
 def test_a_dit_is_evaluated_by_its_features_and_draws_the_tokens_of_its_logits():
     process = LEVELS["levels"]
     torch.manual_seed(0)

@@ -90,7 +90,7 @@ def deviations(process, tokens, every):
 
 
 NAMES = list(sized(8))
-FAST = {("gaussian", 16), ("walk", 16), ("uniform", 8), ("GIDD(0.1)", 8)}
+FAST = {("gaussian", 16), ("uniform", 8)}
 LONG = {(name, 256) for name in NAMES} - {("uniform", 256), ("GIDD(0.1)", 256)}
 """Half a minute and more: at 256 states each exponential of a rate matrix counts, and each pair of token and state."""
 

@@ -165,6 +165,7 @@ def expected_level(process, t):
     return process.occupancies(t) @ torch.arange(len(process.levels), dtype=F64)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(
     process=strategies.processes(strategies.all_schedules()).filter(lambda one: isinstance(one, LevelProcess)),

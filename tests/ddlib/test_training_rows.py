@@ -138,6 +138,7 @@ def test_an_order_that_keeps_tokens_in_their_cluster_reaches_the_true_ones_from_
     assert finished.all() and torch.equal(rows.z, x)
 
 
+@pytest.mark.slow
 def test_a_row_depends_neither_on_the_rest_of_the_batch_nor_on_its_processes_and_resumes():
     process, total, order = LEVELS["levels-xi"], 6, Confidence("entropy", temperature=0.3)
     x = torch.randint(6, (40, total, 3), generator=seeded())

@@ -84,6 +84,7 @@ def test_its_input_holds_its_last_logits_of_the_same_rows(theirs):
     torch.testing.assert_close(denoiser.extend(z[rows], t[rows], denoiser.prefill(x).rows(rows)), first)  # a new block
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_texts_go_on_from_a_prompt(theirs):
     folder, own = theirs

@@ -45,6 +45,7 @@ def test_rows_at_random_noise_are_a_share_evenly_spread(share):
     assert all(abs(int(part.sum()) - 10 * share) <= 1 for part in found.split(10))
 
 
+@pytest.mark.slow
 def test_rows_at_random_noise_have_the_times_of_their_noise(folder):
     run = Run.prepare(given(folder, "times"), World(0, 1, torch.device("cpu")))
     [batch], [noisy] = run.state.along.batches(), run.state.along.noisy(0)

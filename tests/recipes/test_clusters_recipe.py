@@ -27,6 +27,7 @@ def run(tmp_path):
     return lambda *arguments: clusters.main([*SMALL, "--out", str(tmp_path / "out"), *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_the_recipe_writes_a_report_a_plot_and_files_that_load(run, tmp_path, tokenizer, capsys):
     found = run("--clusters", 20, 4, "--nested", "down", "--max-ratio", 3)
     out, mark = tmp_path / "out", fingerprint(tokenizer.get_vocab())
@@ -42,6 +43,7 @@ def test_the_recipe_writes_a_report_a_plot_and_files_that_load(run, tmp_path, to
     assert "20 clusters, up" in shown and "20 clusters, down" in shown and "4 at random" in shown
 
 
+@pytest.mark.slow
 def test_vectors_of_words_go_to_tokens_by_their_spelling(run, tmp_path, tokenizer):
     rng = np.random.default_rng(0)
     names = {tokenizer.decode([token]).strip().lower() for token in range(400)} - {""}

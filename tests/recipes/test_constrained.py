@@ -104,6 +104,7 @@ def test_a_json_text_does_not_end_within_a_string(saved, tmp_path):
         assert bool(automaton.accepts(row)) == (shown == len(text))
 
 
+@pytest.mark.slow
 def test_prompts_of_several_lengths_and_gaps(run):
     prompts = ("The state", "We will build roads", "The [MASK:3] of our")
     patterns = (" [a-z]{3,9}!", " [a-z]{3,9}!", "The [a-z ]+ of our")

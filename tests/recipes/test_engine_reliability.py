@@ -162,6 +162,7 @@ def test_the_newest_and_the_best_checkpoints_are_kept(whole):
     assert len(found) == (2 if best == 20 else 3)
 
 
+@pytest.mark.slow
 def test_published_are_the_averaged_weights(folder, whole):
     saved = open_saved(whole)
     average = {f"average.model.{name}": torch.zeros_like(value) for name, value in saved.model.state_dict().items()}
@@ -328,6 +329,7 @@ def test_the_best_checkpoint_is_the_one_whose_bound_was_measured(tmp_path):
     assert [path.name for path in checkpoint.found(tmp_path)] == ["step_00000010", "step_00000004"]
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_while_it_publishes_publishes_when_it_is_started_again(folder, monkeypatch):
     run = given(folder, "unpublished", steps=1)
 

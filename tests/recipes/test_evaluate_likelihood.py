@@ -39,6 +39,7 @@ def found(published, name=ENTROPY, steps=None, sequences=None, batch=4, world=AL
     return exact(saved, open_prepared(published.data.folder), reader(saved, name), steps, sequences, batch, world)
 
 
+@pytest.mark.slow
 def test_it_is_that_of_ddlib_with_the_padding_given(published):
     likely, saved, data = found(published, sequences=5), open_saved(published.run), published.data
     stream = examples(data.validation, length=24, pad_id=data.pad_id, batch_size=5, seed=0, threads=0)
@@ -69,6 +70,7 @@ def test_the_same_whatever_the_batch_and_the_first_are_a_part_of_all(published):
     assert few["nats_per_token"]["error"] > 0
 
 
+@pytest.mark.slow
 def test_costs_are_those_of_ddlib_with_errors_of_the_differences(published):
     saved, data = open_saved(published.run), published.data
     grouped = exact(saved, data, reader(saved, ENTROPY, group=4), None, 5, 4, ALONE, group=4)
@@ -92,6 +94,7 @@ def blocked(tmp_path_factory):
     return publish_tiny(tmp_path_factory.mktemp("blocks"), pace="blocks:size=4")
 
 
+@pytest.mark.slow
 def test_a_network_of_blocks_is_evaluated_by_blocks_with_a_cache(blocked, monkeypatch):
     saved, data, pace = open_saved(blocked.run), blocked.data, dd.paces.Blocks(4)
     order = reader(saved, "left_to_right", 24, 2, pace)
@@ -156,6 +159,7 @@ def test_the_command_prints_the_likelihood(published, tmp_path, capsys):
     assert "likelihood: exact, over 5 sequences" in shown and "6 network calls per batch, padding: given" in shown
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_cost_of_groups_and_orders(published, tmp_path, capsys):
     place = tmp_path / "result.json"
     flags = ["--scorer", "none", "--replicates", "1", "--sequences", "4", "--likelihood", "in_order:lanes:4"]

@@ -75,6 +75,7 @@ def test_the_folder_alone_adopts_its_corpus_and_trains(here, capsys):
         COMMANDS[module].main([*words, *FAST, "--steps", "3"])
 
 
+@pytest.mark.slow
 def test_a_file_needs_no_more_than_the_folder(here):
     values = {
         "data": {"folder": "data/mine", "length": 16},
@@ -154,6 +155,7 @@ def test_the_printed_command_by_corpus(corpus, folder, command):
     assert f"python -m {command}\n" in prepare.advice(corpus, Path(folder)) + "\n"
 
 
+@pytest.mark.slow
 def test_clusters_of_the_folder_end_with_the_command_that_trains_on_them(here, capsys):
     clusters.main(["--data", "data/mine", "--clusters", "12", "3", "--out", "runs/clusters", "--restarts", "1"])
     module, words = printed(capsys, "train with them: ")

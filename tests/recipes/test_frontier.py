@@ -42,6 +42,7 @@ def run(options):
     return frontier(options, make_console())
 
 
+@pytest.mark.slow
 def test_one_command_writes_the_cells_and_the_figure(published, scorer, capsys):
     words = ["--samplers", "confidence", "theta_trapezoidal", "--calls", "2", "5", "--samples", "3"]
     main([str(published.run), "--scorer", str(scorer), *words])
@@ -64,6 +65,7 @@ def test_one_command_writes_the_cells_and_the_figure(published, scorer, capsys):
     assert f"nats {cells[0]['nats']['value']:.3f}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_without_a_scorer_there_are_entropy_and_calls(options):
     cells = run(options)["cells"]
     assert [cell["sampler"] for cell in cells[::2]] == ["ancestral", "first_hitting", "confidence"]
@@ -160,6 +162,7 @@ def test_counting_changes_nothing_and_counts_each_sequence_once(sampler):
     assert calls == 24 if isinstance(sampler, dd.samplers.Confidence) else 4 <= calls < 24
 
 
+@pytest.mark.slow
 def test_quality_of_nothing_is_none(tmp_path):
     nothing = quality([[], []], Scores(torch.zeros(2), torch.zeros(2, dtype=torch.int64), 0))
     assert nothing == {"nats": None, "entropy": None}

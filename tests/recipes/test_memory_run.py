@@ -220,6 +220,7 @@ def test_a_network_of_a_custom_loop_is_published_with_it(folder, whole, tmp_path
     assert torch.equal(drawn, wanted)
 
 
+@pytest.mark.slow
 def test_a_run_with_memory_starts_from_weights_without(folder):
     """The first loss is that of the same start without memory; a start in the other direction is refused."""
     plain = dict(memory=False, dropout=0.0)
@@ -232,6 +233,7 @@ def test_a_run_with_memory_starts_from_weights_without(folder):
         train(given(folder, "back", Loss(), plain, start=str(runs[0].output.folder)))
 
 
+@pytest.mark.slow
 def test_the_frontier_draws_with_memory_on_request(whole, folder, tmp_path):
     """The cells are those of ``generate``; a network without memory is refused before anything is drawn."""
     found, asked = {}, frontier.Options(

@@ -158,6 +158,7 @@ def test_prompts_of_several_lengths_give_the_same_together_as_alone(folders, kin
     assert set(sizes) == {6}, "all in one batch, the shorter ones with padding"
 
 
+@pytest.mark.slow
 def test_a_model_trained_by_blocks_is_read_by_them_and_drawn_at_their_pace(folders, data, tmp_path):
     out, folder = tmp_path / "out.jsonl", folders["a2d"]
     blocks = ["--block-size", "4", "--prompt", "We", "--new", "7", "--steps", "2"]

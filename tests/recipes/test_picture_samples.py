@@ -206,6 +206,7 @@ def test_the_page_draws_the_picture(tmp_path, shape):
 features = arrays(np.float64, st.tuples(st.integers(2, 12), st.just(3)), elements=st.floats(-10, 10, width=32))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(features, features, st.randoms(use_true_random=False))
 def test_frechet_is_a_symmetric_distance_of_sets(left, right, random):
@@ -266,6 +267,7 @@ def classifier():
     return metrics.train_classifier(ids, labels, (6, 6), VALUES, epochs=6, batch=32)
 
 
+@pytest.mark.slow
 def test_the_classifier_learns_and_is_reproducible(classifier):
     ids, labels = stripes(200, seed=1)
     assert classifier.accuracy > 0.9 and metrics.class_accuracy(classifier, ids, labels) > 0.9

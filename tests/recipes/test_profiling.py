@@ -46,6 +46,7 @@ def test_a_run_that_ends_within_them_writes_those_it_made(tmp_path):
     assert ranges(tmp_path / "run")["forward"] == 1
 
 
+@pytest.mark.slow
 def test_the_flag_is_short(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr("recipes.engine.train", lambda recipe, accept_changes: seen.append(recipe))

@@ -227,6 +227,7 @@ def test_full_attention_trained_with_a_pace_of_blocks_stays_full_attention(tmp_p
         publish(tmp_path / "other", network, process, pictures, model=values)
 
 
+@pytest.mark.slow
 def test_the_network_and_its_mode_are_left_as_they_were(tmp_path, pictures):
     process, network = dd.presets.mdlm(6), Dots(7, 6).train()
     before = {name: value.clone() for name, value in network.state_dict().items()}
@@ -234,6 +235,7 @@ def test_the_network_and_its_mode_are_left_as_they_were(tmp_path, pictures):
     assert network.training and all(torch.equal(before[name], value) for name, value in network.state_dict().items())
 
 
+@pytest.mark.slow
 def test_an_order_takes_the_shape_of_the_data_and_is_refused_where_there_is_none(tmp_path, pictures, capsys):
     process = dd.presets.mdlm(6)
     publish(tmp_path / "mine", trained(process), process, pictures)

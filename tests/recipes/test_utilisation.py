@@ -67,6 +67,7 @@ def test_seconds_at_the_peak(tmp_path):
     assert utilisation.fastest(run) == pytest.approx(utilisation.operations(run) * 8 / 1e9)
 
 
+@pytest.mark.slow
 def test_a_run_records_the_utilisation_and_has_the_same_losses(tmp_path):
     given = recipe(text(tmp_path / "data"), tmp_path / "run", steps=4)
     train(given)
