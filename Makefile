@@ -20,7 +20,8 @@ PIP_ARGS    ?=
 
 VENV := .venv
 BIN  := $(VENV)/bin
-PIP  := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -c constraints/cpu.txt $(PIP_ARGS)
+# --no-compile: Python compiles the files that it imports; pip would compile all files, which takes minutes
+PIP  := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check --no-input -c constraints/cpu.txt $(PIP_ARGS)
 DEPS := pyproject.toml constraints/cpu.txt
 
 # Each pytest worker uses one core; by default every worker would start one thread per core.
@@ -47,7 +48,8 @@ $(VENV)/.stamp-recipes: $(DEPS) | $(BIN)/python
 
 $(VENV)/.stamp-dev: $(DEPS) tests/plugin_example/pyproject.toml | $(BIN)/python
 	@echo "installing ddlib[recipes,eval,dev] into $(VENV)"
-	@$(PIP) -e '.[recipes,eval,dev]'
+	@# pip uses one core; the other one compiles torch meanwhile, so that test processes do not do it all at once
+	@$(BIN)/python -m compileall -qq $(VENV)/lib & $(PIP) -e '.[recipes,eval,dev]' && wait
 	@$(PIP) --no-deps torchtyping==0.1.5 # --no-deps: it requires typeguard < 3, other packages >= 4
 	@$(PIP) --no-deps -e tests/plugin_example
 	@touch $@

@@ -219,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--lowest", action="store_true", help="with the lowest versions that pyproject.toml allows")
     parser.add_argument("--pythons", nargs="+", default=PYTHONS, metavar="3.11")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as out, ThreadPoolExecutor(2) as pool:
+    with tempfile.TemporaryDirectory() as out, ThreadPoolExecutor(3) as pool:
         wheel = build(Path(out) / "dist")
         found = {version: python for version in options.pythons if (python := interpreter(version, Path(out)))}
         jobs = [
