@@ -52,8 +52,10 @@ QUICK = [page for page in PAGES if page.parent.name != "tutorials" and page.name
 RUN_HERE = [page for page in PAGES if page not in pages.notebooks()]  # test_notebooks.py runs the others
 # half a minute or more each, mostly for commands that have separate tests
 NIGHTLY = [
-    ROOT / "docs" / "tutorials" / f"{name}.md" for name in ("3_train", "6_recipes", "8_your_own_run", "9_third_factor")
-]
+    ROOT / "docs" / f"{name}.md"
+    for name in ("tutorials/3_train", "tutorials/6_recipes", "tutorials/8_your_own_run", "tutorials/9_third_factor",
+                 "tutorials/10_occupancies_and_kernels", "own_loop")
+]  # fmt: skip
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -19,8 +19,9 @@ LONG = ("ragged", "restart", "corrected", "remask", "psi", "overshoot", "euler",
 NIGHTLY = [case for case in REGISTERED if case[1] == "ragged" or (case[0] == "samplers" and case[1] != "ancestral")]
 LATER = slow_but(REGISTERED, nightly=NIGHTLY)
 QUICK = [later if case[1] in LONG else case for case, later in zip(REGISTERED, LATER, strict=True)]
+SLOWEST = ("processes", "samplers", "correctors", "lengths", "paces")  # at full level
 FULL = [
-    pytest.param(*case, marks=pytest.mark.nightly) if case[0] in ("processes", "samplers") else later
+    pytest.param(*case, marks=pytest.mark.nightly) if case[0] in SLOWEST else later
     for case, later in zip(REGISTERED, LATER, strict=True)
 ]
 
@@ -101,7 +102,7 @@ PRESETS = {"punctuated": {"schedule": "cosine", "bands": 2}, "hdlm_noisy": {"p_u
 """Values for those that need some."""
 
 
-ALIKE = ("staged_levels", "hdlm_noisy", "punctuated")
+ALIKE = ("staged", "staged_levels", "hdlm_noisy", "punctuated")
 """Presets whose processes are of classes that other presets give too, in more time than those."""
 
 

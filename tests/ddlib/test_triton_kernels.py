@@ -75,7 +75,7 @@ def python(*arguments, **environment):
     [
         pytest.param("not slow", "kernels", 43, marks=pytest.mark.slow),
         pytest.param("slow", "kernels", 18, marks=pytest.mark.nightly),
-        pytest.param("not slow", "children", 5, marks=pytest.mark.slow),
+        pytest.param("not slow", "children", 5, marks=pytest.mark.nightly),
         pytest.param("slow", "children", 16, marks=pytest.mark.nightly),
     ],
 )

@@ -135,13 +135,8 @@ def test_a_reduction_must_be_of_the_same_class():
         dd.verify(Other(100, dd.schedules.Linear()))
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        pytest.param("sample", marks=pytest.mark.slow),
-        *(pytest.param(one, marks=pytest.mark.nightly) for one in ("likelihood", "marginal", "weighted_divergence")),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("what", ["sample", "likelihood", "marginal", "weighted_divergence"])
 def test_a_fault_that_the_reduction_does_not_have_is_found_on_the_process_as_given(what):
     class Broken(Masked):
         """Right for small vocabularies."""

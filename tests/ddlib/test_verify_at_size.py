@@ -36,7 +36,7 @@ def test_every_registered_process_has_an_example_of_hundreds_of_states():
     assert ours <= classes, f"without an example: {ours - classes}"
 
 
-@pytest.mark.parametrize("name", slow_but(LARGE, nightly=("noisy", "rate_matrix", "per_word")))
+@pytest.mark.parametrize("name", slow_but(LARGE, nightly=[name for name in LARGE if name != "hierarchical"]))
 def test_a_process_of_hundreds_of_states_is_verified_as_given(name):
     report = dd.verify(LARGE[name]())
     assert report.ok, report

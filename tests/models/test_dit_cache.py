@@ -189,7 +189,7 @@ def test_autocast_keeps_half_the_bytes_and_is_not_mixed_with_float32():
         model.extend(z, t, cache)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @torch.no_grad()
 def test_extending_compiles_to_one_graph():
     model, z, t = trained(block_size=4), draw(4, most=STATES), torch.rand(2, 4)

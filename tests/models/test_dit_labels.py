@@ -153,9 +153,9 @@ def test_files_hold_classes_only_where_there_are_some(tmp_path):
     assert not {"num_classes", "label_dropout"} & json.loads((tmp_path / "none" / "config.json").read_text()).keys()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("compiled_anew")
-@pytest.mark.parametrize("label", [pytest.param(1, marks=pytest.mark.nightly), torch.tensor([1, 3, 2])])
+@pytest.mark.parametrize("label", [1, torch.tensor([1, 3, 2])])
 def test_calls_with_a_label_compile_to_one_graph(label):
     model, (z, t) = labelled(), inputs()
     compiled = torch.compile(model, fullgraph=True, backend="eager")

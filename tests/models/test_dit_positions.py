@@ -162,9 +162,9 @@ def test_pictures_are_sampled_and_saved(tmp_path, options):
     assert trained().state_dict().keys() == trained(**KINDS[0]).state_dict().keys()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("compiled_anew")
-@pytest.mark.parametrize("options", [KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("options", KINDS[:2])
 def test_they_compile_to_one_graph(options):
     model, (z, t) = trained(block_size=3, **options), picture()
     compiled = torch.compile(model, fullgraph=True, backend="eager")

@@ -251,7 +251,7 @@ def test_another_recipe_is_accepted_on_request(folder, whole):
     assert len(losses(folder / "longer")) == 22 and losses(folder / "longer")[:20] == losses(whole)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_another_number_of_processes_is_refused(folder, whole):
     copied(whole, folder, "two")
     run = given(folder, "two", steps=20)

@@ -280,7 +280,7 @@ publish("runs/mine", network, process, "data/rows", model={"kind": "my_net:Dots"
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_commands_take_a_published_folder_and_a_run_continues_from_it(tmp_path):
     source = inspect.getsource(Dots)
     (tmp_path / "my_net.py").write_text(f"import torch\nfrom torch import nn\n\n\n{source}")
