@@ -163,10 +163,10 @@ def test_no_caveat_under_the_optimal_density_in_strata(name, number):
         assert "variance is infinite" in caveat(process, dd.times.Beta(3.0, 1.0))  # nothing near the data
 
 
-def coverage(process, own):
-    """The share of 95 % intervals of 400 runs of 128 sequences that hold the truth, and the caveat that is stated."""
+def coverage(process, own, runs=400):
+    """The share of 95 % intervals of runs of 128 sequences that hold the truth, and the caveat that is stated."""
     density = process.time_density(16, chance=0.2) if own else None
-    return covered(repeated(process, density, sequences=128), exact(process)), caveat(process, density)
+    return covered(repeated(process, density, runs, sequences=128), exact(process)), caveat(process, density)
 
 
 @pytest.mark.statistical
@@ -194,8 +194,12 @@ def test_intervals_have_their_coverage_or_a_caveat(name, number, own):
     process = registered(name, number)
     if process.vocab_size == 1:
         pytest.skip("nothing to estimate")
-    share, stated = coverage(process, own)
-    assert 0.92 <= share <= 0.98 or stated, share
+    for runs in (400, 1600):  # the error of the share is 0.011, and 0.006; the second number decides near a limit
+        share, stated = coverage(process, own, runs)
+        if 0.92 <= share <= 0.98 or stated:
+            break
+    else:
+        pytest.fail(f"{share} of the intervals hold the truth")
     assert not (own and stated)
 
 
