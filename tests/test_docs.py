@@ -50,11 +50,11 @@ LONG = ("extending.md", "times.md", "speeds.md", "jumps.md", "samplers.md", "bac
         "recipes.md")  # fmt: skip
 QUICK = [page for page in PAGES if page.parent.name != "tutorials" and page.name not in LONG]
 RUN_HERE = [page for page in PAGES if page not in pages.notebooks()]  # test_notebooks.py runs the others
-# half a minute or more each, mostly for commands that have separate tests
+# a quarter of a minute or more each, mostly for commands and classes that have separate tests
 NIGHTLY = [
     ROOT / "docs" / f"{name}.md"
     for name in ("tutorials/3_train", "tutorials/6_recipes", "tutorials/8_your_own_run", "tutorials/9_third_factor",
-                 "tutorials/10_occupancies_and_kernels", "own_loop")
+                 "tutorials/5_plugin", "tutorials/10_occupancies_and_kernels", "own_loop", "recipes")
 ]  # fmt: skip
 
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cases import slow_but
 from training_runs import curve, losses, recipe, text, trained
 
 from recipes.config import Hardware
@@ -39,7 +38,8 @@ def given(folder, name):
     return replace(base, model=base.model | {"dropout": 0.0}, optimizer=replace(base.optimizer, eps=1e-6))
 
 
-@pytest.mark.parametrize("name", slow_but(LAYOUTS, nightly=[name for name in LAYOUTS if name != "shards, accumulated"]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_the_layout_changes_no_number(folder, plain, name):
     size, hardware = LAYOUTS[name]
     run = replace(given(folder, name.replace(", ", "-")), hardware=hardware)
