@@ -194,6 +194,18 @@ class Dense(Kernel):
         return upper.after(self.values)
 
 
+def information(kernel: Kernel, child: Int64[Tensor, "n"]) -> float:
+    """Return the mutual information of a uniform child and its parent, in nats: H(parent) - H(parent | child).
+
+    Args:
+        kernel: the distribution of the parent given the child.
+        child: (n,) children over which the conditional entropy is averaged; all, or some of many.
+    """
+    uniform = torch.full((kernel.num_children,), 1 / kernel.num_children, dtype=torch.float64, device=child.device)
+    marginal, rows = kernel.push(uniform), kernel.row(child)
+    return float(torch.special.entr(marginal).sum() - torch.special.entr(rows).sum(-1).mean())
+
+
 def log_sum(log_probs: Float[Tensor, "n k"], weights: Float64[Tensor, "n k"]) -> Float[Tensor, "n"]:
     """Return the logarithm of the weighted sum of probabilities; -inf with gradient 0 where it is 0."""
     terms = log_probs + weights.log().to(log_probs.dtype)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.hierarchies.kernels import Kernel
+from ddlib.hierarchies.kernels import Kernel, information
 from ddlib.utils.validation import check_count, check_shape, require, visible
 
 
@@ -289,9 +289,7 @@ def check_top(route: Kernel) -> None:
     """Raise ValueError unless the states of the last level say nothing about the token."""
     if route.num_parents == 1 or route.parents.is_meta or (isinstance(route, Map) and route.keep == 0):
         return
-    rows = route.matrix()
-    mean = rows.mean(0)
-    nats = float((torch.xlogy(rows, rows) - torch.xlogy(rows, mean)).sum(1).mean())
+    nats = information(route, torch.arange(route.num_children, device=route.device))
     require(
         nats < 1e-12,
         f"maps[-1] leads to {route.num_parents} states with {nats:.3g} nats of information about the token, must "

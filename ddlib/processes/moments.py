@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from ddlib.hierarchies import Hierarchy, Kernel
+from ddlib.hierarchies import Hierarchy
+from ddlib.hierarchies.kernels import information
 from ddlib.times import Tabulated
 from ddlib.typing import Times
 from ddlib.utils.validation import check_number, require
@@ -78,9 +79,9 @@ def nats_of_levels(hierarchy: Hierarchy, given: Sequence[float] | None) -> list[
         TypeError, ValueError: not one positive number for every level above the tokens.
     """
     if given is None:
-        x = some_tokens(hierarchy.vocab_size, hierarchy.starts.device)
+        x = _some_tokens(hierarchy.vocab_size, hierarchy.starts.device)
         routes = [hierarchy.between(0, level) for level in range(1, hierarchy.depth + 1)]
-        known = [math.log(hierarchy.vocab_size), *(_information(route, x) for route in routes)]
+        known = [math.log(hierarchy.vocab_size), *(information(route, x) for route in routes)]
         return [max(below - above, 0.0) for below, above in pairwise(known)]
     return _checked(given, hierarchy.depth, f"one for each of the {hierarchy.depth} levels above the tokens")
 
@@ -118,7 +119,7 @@ def dense_moments(process: Any, t: Times, nats: float) -> tuple[Float64[Tensor, 
         nats: -log p(x) of the predictor p, which is uniform over the other tokens.
     """
     size = process.vocab_size
-    x = some_tokens(size, t.device)
+    x = _some_tokens(size, t.device)
     believed = logits_that_pay(nats, x, size)[0].softmax(-1)
     tokens = torch.eye(size, dtype=torch.float64, device=t.device)[None]
     found = []
@@ -137,17 +138,10 @@ def dense_moments(process: Any, t: Times, nats: float) -> tuple[Float64[Tensor, 
     return mean, square
 
 
-def some_tokens(vocab_size: int, device: torch.device) -> Int64[Tensor, "N"]:
+def _some_tokens(vocab_size: int, device: torch.device) -> Int64[Tensor, "N"]:
     """Return all tokens, or 64 evenly spaced ones of a larger vocabulary."""
     found = torch.linspace(0, vocab_size - 1, min(vocab_size, _TOKENS), dtype=torch.float64, device=device)
     return found.round().long()
-
-
-def _information(route: Kernel, x: Int64[Tensor, "N"]) -> float:
-    """Return the mutual information of a uniform token and its ancestor, in nats, from the rows of tokens x."""
-    tokens = torch.full((route.num_children,), 1 / route.num_children, dtype=torch.float64, device=x.device)
-    marginal, rows = route.push(tokens), route.row(x)
-    return float(torch.special.entr(marginal).sum() - torch.special.entr(rows).sum(-1).mean())
 
 
 def _checked(given: Sequence[float], wanted: int, rule: str) -> list[float]:

@@ -78,14 +78,3 @@ def weighted(
     if visible(found) and not bool((found >= 0).all()):
         raise ValueError(f"{weighting!r} returns the weight {float(found.min())}, must be 0 or more")
     return found
-
-
-def optional(weighting: Weighting | None) -> Weighting | None:
-    """Check the argument of a weighting that wraps another one, and return it.
-
-    Raises:
-        TypeError: neither a weighting nor None.
-    """
-    if weighting is not None and not isinstance(weighting, Weighting):
-        raise TypeError(f"weighting is {weighting!r}, must be a ddlib.weightings.Weighting or None")
-    return weighting

@@ -10,7 +10,7 @@ from torch import Tensor
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Times, Tokens
 from ddlib.utils.validation import check_number, require
-from ddlib.weightings.base import Weighting, optional, weighted
+from ddlib.weightings.base import Weighting, weighted
 
 
 class PerLevel(Weighting):
@@ -33,7 +33,9 @@ class PerLevel(Weighting):
         rule = "in [0, 1e6]"
         self.factors = tuple(check_number(f"factors[{i}]", v, 0, 1e6, rule) for i, v in enumerate(factors))
         require(len(self.factors) > 0, "factors is empty, must have one factor per level above the tokens")
-        self.weighting = optional(weighting)
+        if weighting is not None and not isinstance(weighting, Weighting):
+            raise TypeError(f"weighting is {weighting!r}, must be a ddlib.weightings.Weighting or None")
+        self.weighting = weighting
 
     @property
     def bound(self) -> bool:

@@ -10,7 +10,7 @@ from recipes.config import Hardware
 from recipes.model_io import open_saved
 
 # two runs at once, in separate processes; of the fast tests packed rows are accumulated, and ranks evaluate
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 LAYOUTS = {
     "accumulated": (1, Hardware(micro_batch=2, threads=1)),
@@ -38,7 +38,6 @@ def given(folder, name):
     return replace(base, model=base.model | {"dropout": 0.0}, optimizer=replace(base.optimizer, eps=1e-6))
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_layout_changes_no_number(folder, plain, name):
     size, hardware = LAYOUTS[name]
@@ -55,7 +54,6 @@ def test_the_layout_changes_no_number(folder, plain, name):
     assert all(torch.allclose(weights[key], wanted[key], atol=1e-4) for key in wanted)
 
 
-@pytest.mark.nightly
 def test_another_number_of_processes_goes_on_with_the_same_data(folder, plain):
     run = given(folder, "grown")
     half = replace(run, output=replace(run.output, save_every=10))
