@@ -15,7 +15,8 @@ from refusals import refused_with, refuses
 import ddlib as dd
 from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked, PerWord, RateMatrix, Uniform
 from ddlib.processes.matrix_exponential import LevelExponential, MatrixExponential
-from ddlib.schedules import Geometric, Linear
+from ddlib.schedules import Geometric, Linear, Polynomial, Symbolic
+from ddlib.schedules.window import in_turn
 from ddlib.testing import strategies
 from ddlib.testing.oracle import integrate_forward, states
 
@@ -37,6 +38,15 @@ def test_rows_of_rates_sum_to_zero(process, t):
 def test_transitions_solve_kolmogorovs_forward_equation(process, s, t):
     s, t = sorted((s, t))
     assert torch.allclose(process.transition(s, t), integrate_forward(process, s, t), atol=2e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overlap", [0.0, 0.3])
+@pytest.mark.parametrize(("s", "t"), [(0.1, 0.9), (0.5, 0.9), (0.0, 0.5)])
+def test_the_forward_equation_holds_where_the_window_of_an_edge_ends(overlap, s, t):
+    windows = in_turn([Polynomial(0.5), Symbolic("1 - sqrt(t)")], overlap)  # the rate of the first diverges there
+    process = Hierarchical(dd.hierarchies.Tree([[0, 0, 1]], xi=0.9, speed=[0.5, 1.0]), windows)
+    assert torch.allclose(process.transition(s, t), integrate_forward(process, s, t), atol=2e-8)
 
 
 @given(any_process, st.lists(st.floats(0, 1), min_size=3, max_size=3))

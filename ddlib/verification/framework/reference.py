@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from numpy.polynomial import legendre
@@ -12,6 +13,7 @@ from ddlib.objective.nelbo import nelbo
 from ddlib.paces import Pace, Together
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, unsqueeze_times
+from ddlib.schedules.base import breaks
 
 __all__ = [
     "exact_cavity",
@@ -37,22 +39,45 @@ def sequences(size: int, length: int) -> Tensor:
 
 
 def integrate_forward(process: ForwardProcess, s: float, t: float) -> Tensor:
-    """Compute q_{t|s} by solving Kolmogorov's forward equation dP/du = P Q_u from u = s, (S, S) float64.
+    """Compute q_{t|s}, t < 1, by solving Kolmogorov's forward equation dP/du = P Q_u from u = s, (S, S) float64.
+
+    Where schedules begin or end in [s, t], rates jump or diverge. Between two such times the equation is solved in the
+    log-odds of the time between them.
 
     Raises:
         RuntimeError: the solver stopped before t.
     """
+    size = process.num_states
+    ends = {u for u in (0.0, *breaks(process.schedules)) if s <= u <= t}
+    if not ends:
+        return _solved(process.rate_matrix, s, t, size, 1e-10)
+    result = torch.eye(size, dtype=torch.float64)
+    for low, high in pairwise(sorted({s, *ends, t})):
+
+        def rates(v: float, low: float = low, high: float = high) -> Tensor:
+            """Return the rates per unit of log-odds v of the time between low and high."""
+            left = (high - low) / (1 + math.exp(v))
+            u = min(max(high - left, math.nextafter(low, high)), math.nextafter(high, low))
+            return process.rate_matrix(u) * (left / (1 + math.exp(-v)))
+
+        result = result @ _solved(rates, -34.0, 20.0, size, 1e-9)
+        if high in ends:
+            # the integral of the rate diverges at the end of a schedule: all that has not jumped yet jumps. Rates that
+            # do not diverge are proportional to the time left, and cancel.
+            diverging = 2 * rates(20.0 + math.log(2)) - rates(20.0)
+            result = result @ torch.linalg.matrix_exp(1000 * diverging)
+    return result
+
+
+def _solved(rates: Callable[[float], Tensor], s: float, t: float, size: int, tolerance: float) -> Tensor:
+    """Solve dP/du = P Q_u from the identity at s, (S, S)."""
     from scipy.integrate import solve_ivp  # imported here: slow to load, and training does not need it
 
-    size = process.num_states
-    first = s + 1e-12 * (t - s)  # the rates after s: where a window begins at s, those at s are of the time before it
-
     def flow(u: float, flat: object) -> object:
-        matrix = torch.as_tensor(flat).view(size, size)
-        return (matrix @ process.rate_matrix(max(u, first))).flatten().numpy()
+        return (torch.as_tensor(flat).view(size, size) @ rates(u)).flatten().numpy()
 
     start = torch.eye(size, dtype=torch.float64).flatten().numpy()
-    solution = solve_ivp(flow, (s, t), start, method="DOP853", rtol=1e-10, atol=1e-12)
+    solution = solve_ivp(flow, (s, t), start, method="DOP853", rtol=tolerance, atol=tolerance / 100)
     if not solution.success:
         raise RuntimeError(f"the ODE solver stopped at {solution.t[-1]}: {solution.message}")
     return torch.as_tensor(solution.y[:, -1]).view(size, size)
@@ -87,18 +112,22 @@ def integrate_bound(
         logits: the denoiser, ``(z (N, L), t (N,)) -> (N, L, V)``, float64.
         method: as in ``nelbo``.
         parameterization: as in ``nelbo``.
-        points: number of quadrature points over time, in each cell of each segment of a pace.
+        points: number of quadrature points over time, in each cell of each segment of a pace, and with one time for all
+            positions in each interval between the beginnings and ends of schedules.
         pace: the pace; None is one time for all positions.
         chance: (L,) uniforms of a random pace.
         cells: number of equal cells per segment of the path; the path must be smooth inside each cell.
     """
     pace = pace or Together()
     cells *= pace.parts(joint.ndim)
+    kinks = breaks(process.schedules) if isinstance(pace, Together) else []
+    edges = torch.tensor(sorted({*(torch.arange(cells + 1) / cells).tolist(), *kinks}), dtype=torch.float64)
     inner, weights = tanh_sinh(points)
-    nodes = ((torch.arange(cells)[:, None] + inner) / cells).flatten()
+    low, high = edges[:-1, None], edges[1:, None]
+    nodes = (low + (high - low) * inner).clamp(torch.nextafter(low, high), torch.nextafter(high, low)).flatten()
     at = path_integrand(process, joint, logits, pace, chance, method, parameterization)
     values = torch.cat([at(node) for node in nodes.split(1)])
-    return values @ weights.repeat(cells) / cells
+    return values @ ((high - low) * weights).flatten()
 
 
 def path_integrand(
