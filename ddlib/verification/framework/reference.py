@@ -121,12 +121,14 @@ def integrate_bound(
     pace = pace or Together()
     cells *= pace.parts(joint.ndim)
     kinks = breaks(process.schedules) if isinstance(pace, Together) else []
-    edges = torch.tensor(sorted({*(torch.arange(cells + 1) / cells).tolist(), *kinks}), dtype=torch.float64)
+    edges = torch.tensor(sorted({*(i / cells for i in range(cells + 1)), *kinks}), dtype=torch.float64)[:, None]
     inner, weights = tanh_sinh(points)
-    low, high = edges[:-1, None], edges[1:, None]
-    nodes = (low + (high - low) * inner).clamp(torch.nextafter(low, high), torch.nextafter(high, low)).flatten()
+    low, high = edges[:-1], edges[1:]
+    nodes = low + (high - low) * inner
+    if kinks:  # rates may be infinite at both sides of the end of a schedule
+        nodes = nodes.clamp(torch.nextafter(low, high), torch.nextafter(high, low))
     at = path_integrand(process, joint, logits, pace, chance, method, parameterization)
-    values = torch.cat([at(node) for node in nodes.split(1)])
+    values = torch.cat([at(node) for node in nodes.flatten().split(1)])
     return values @ ((high - low) * weights).flatten()
 
 
