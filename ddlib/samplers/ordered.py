@@ -227,7 +227,7 @@ def finite_log(probs: Float[Tensor, "n K"]) -> Float[Tensor, "n K"]:
 
 
 def defined_below(part: object, base: type, method: str) -> bool:
-    """Return whether a subclass of ``base`` overrides a method: what ``base`` declares of it may then be wrong."""
+    """Return whether a subclass of ``base`` overrides a method, so that attributes that describe it may be wrong."""
     mro = type(part).__mro__
     return any(method in vars(cls) for cls in mro[: mro.index(base)])
 
