@@ -7,6 +7,7 @@ import torch
 from cases import slow_but
 
 import ddlib as dd
+from ddlib.objective.bound import variance_caveat
 from ddlib.testing.oracle import exact_cavity, integrate_bound
 
 PROBS = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
@@ -105,3 +106,11 @@ def test_a_printed_bound_shows_two_digits_of_its_error_and_none_of_one_text():
     assert "Bound(1.0012 ± 0.0012 nats per token = diffusion 1.0012 + " in str(dd.Bound(nats, none, none))
     alone = str(dd.Bound(nats[:1], none[:1], none[:1]))
     assert alone == "Bound(1.00 nats per token = diffusion 1.00 + prior 0.00 + reconstruction 0.00; 1 x 1)"
+
+
+def test_the_remedy_of_an_infinite_variance_is_a_density_or_an_interval():
+    """The optimal density halves the exponent of the variance, which is not enough for GIDD with a small gamma."""
+    assert "use density=process.time_density(8, chance=0.2)" in variance_caveat(dd.presets.mdlm(4), None, 8)
+    process = dd.processes.GIDD(4, 0.5, gamma=0.1)
+    assert variance_caveat(process, None, 8).endswith("use an interval inside (0, 1)")
+    assert variance_caveat(process, None, 8, interval=(0.01, 0.99)) == ""
