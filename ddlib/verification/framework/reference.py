@@ -1,7 +1,7 @@
 """Reference implementations: slow, dense and independent computations of a process's properties."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -99,6 +99,17 @@ def logistic(reach: float, points: int) -> tuple[Tensor, Tensor]:
     return nodes, reach * weights * nodes * torch.special.expit(-reach * u)
 
 
+def composite(ends: Sequence[float], rule: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return nodes and weights that apply a rule for (0, 1) to each interval between ``ends``.
+
+    Nodes that rounding moved to an end are moved inside, as rates may be infinite at both sides of an end.
+    """
+    (nodes, weights), edges = rule, torch.tensor(ends, dtype=torch.float64)[:, None]
+    low, high = edges[:-1], edges[1:]
+    inside = (low + (high - low) * nodes).clamp(torch.nextafter(low, high), torch.nextafter(high, low))
+    return inside.flatten(), ((high - low) * weights).flatten()
+
+
 def integrate_bound(
     process: ForwardProcess, joint: Tensor, logits: Callable[[Tensor, Tensor], Tensor], method: str = "auto",
     parameterization: Parameterization = "cavity", points: int = 120, pace: Pace | None = None,
@@ -121,15 +132,9 @@ def integrate_bound(
     pace = pace or Together()
     cells *= pace.parts(joint.ndim)
     kinks = breaks(process.schedules) if isinstance(pace, Together) else []
-    edges = torch.tensor(sorted({*(i / cells for i in range(cells + 1)), *kinks}), dtype=torch.float64)[:, None]
-    inner, weights = tanh_sinh(points)
-    low, high = edges[:-1], edges[1:]
-    nodes = low + (high - low) * inner
-    if kinks:  # rates may be infinite at both sides of the end of a schedule
-        nodes = nodes.clamp(torch.nextafter(low, high), torch.nextafter(high, low))
+    nodes, weights = composite(sorted({*(i / cells for i in range(cells + 1)), *kinks}), tanh_sinh(points))
     at = path_integrand(process, joint, logits, pace, chance, method, parameterization)
-    values = torch.cat([at(node) for node in nodes.flatten().split(1)])
-    return values @ ((high - low) * weights).flatten()
+    return torch.cat([at(node) for node in nodes.split(1)]) @ weights
 
 
 def path_integrand(

@@ -1,7 +1,6 @@
 """Claims about the bound: closed form = generic form, nonnegative, tight for the exact model."""
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -24,7 +23,7 @@ from ddlib.verification.framework.inputs import (
     some_tokens,
     tokens,
 )
-from ddlib.verification.framework.reference import logistic
+from ddlib.verification.framework.reference import composite, logistic
 
 _NODES, _HELD = 8, 2**24  # times at once, such that thousands of pairs fit into the CPU's caches
 PARAMETERIZATIONS = ("cavity", "posterior")
@@ -120,10 +119,7 @@ def _times(process: ForwardProcess, reach: float, points: int) -> tuple[Tensor, 
     if not inner:
         return logistic(reach, points)
     a, b = torch.special.expit(torch.tensor([-reach, reach], dtype=torch.float64)).tolist()
-    nodes, weights = logistic(34.0, points)
-    intervals = list(pairwise([a, *(end for end in inner if a < end < b), b]))
-    times = torch.cat([low + (high - low) * nodes for low, high in intervals])
-    return times, torch.cat([(high - low) * weights for low, high in intervals])
+    return composite([a, *(end for end in inner if a < end < b), b], logistic(34.0, points))
 
 
 def removed(process: ForwardProcess, t: float, p: Tensor) -> Tensor:
