@@ -23,9 +23,10 @@ _READ = ("input_ids", "attention_mask", POSITION)
 
 
 class Targets(dict[str, Any]):
-    """Labels of a noisy batch: all that ``DiffusionLoss`` takes besides the logits.
+    """Labels of a noisy batch: all that ``DiffusionLoss`` takes besides the logits, ``sequence_bounds`` the network.
 
-    ``x``, ``z`` and ``mask`` (B, L), ``t`` and ``measure`` as ``paces.Draw`` has them, and ``position`` (B,) if known.
+    ``x``, ``z`` and ``mask`` (B, L), ``t`` and ``measure`` as ``paces.Draw`` has them, ``position`` (B,) if known, and
+    ``conditions``, the network's other arguments by name.
     """
 
     def ne(self, ignored: int) -> Tensor:
@@ -41,7 +42,7 @@ class DiffusionCollator:
     noise from torch's global generator, which differs with the number of workers.
 
     Items have ``input_ids`` and may have an ``attention_mask``; all other entries are collated and become arguments of
-    the network, such as ``label`` of a conditional ``DiT``. Padding is at the end, is noised and is an input of the
+    the network, in training and in evaluation, such as ``label`` of a conditional ``DiT``. Padding is at the end, is noised and is an input of the
     network, as ``pad_token_id``; it counts in no loss.
 
     Args:
@@ -99,16 +100,28 @@ class DiffusionCollator:
         return made
 
     def __call__(self, features: Sequence[Any]) -> dict[str, Any]:
-        """Collate items of a dataset: mappings, or token ids alone."""
+        """Collate items of a dataset: mappings, or token ids alone.
+
+        Raises:
+            TypeError, ValueError: an item whose ids are not one sequence of integers, or with the name of an entry that
+                is returned, such as ``labels``.
+        """
         items = [item if isinstance(item, Mapping) else {"input_ids": item} for item in features]
         x, mask = self.pad(items)
         position = torch.tensor([item[POSITION] for item in items]) if POSITION in items[0] else None
         z, t, measure = self.noise(x, position)
-        other = default_collate([{name: item[name] for name in item if name not in _READ} for item in items])
-        labels = Targets(x=x, z=z, t=t, mask=mask, measure=measure)
+        conditions = default_collate([{name: item[name] for name in item if name not in _READ} for item in items])
+        labels = Targets(x=x, z=z, t=t, mask=mask, measure=measure, conditions=conditions)
         if position is not None:
             labels[POSITION] = position
-        return {**dict(zip(self.input_names, (z, t), strict=True)), **other, "labels": labels}
+        made = dict(zip(self.input_names, (z, t), strict=True)) | {"labels": labels}
+        for name in conditions:
+            require(
+                name not in made,
+                f"an item has {name!r}, which the collator returns: leave it out, or rename it; a class is 'label', "
+                "the argument of the network",
+            )
+        return {**conditions, **made}
 
     def pad(self, items: Sequence[Mapping[str, Any]]) -> tuple[Tokens, Tensor]:
         """Return the token ids (B, L) and the mask, True at real tokens.

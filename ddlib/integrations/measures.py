@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ddlib.objective.bound import bound
 from ddlib.objective.metrics import Measure
 from ddlib.objective.training import LossOptions, training_loss
+from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization
 from ddlib.plugins.config import build
 from ddlib.processes import ForwardProcess
@@ -45,7 +46,7 @@ class DiffusionLoss(nn.Module):
         LossOptions(self.weighting, mode).check(process)
 
     def forward(
-        self, outputs: Any, labels: Mapping[str, Tensor], num_items_in_batch: Tensor | float | None = None
+        self, outputs: Any, labels: Mapping[str, Any], num_items_in_batch: Tensor | float | None = None
     ) -> Tensor:
         """Compute the loss in nats per token.
 
@@ -76,16 +77,21 @@ class DiffusionLoss(nn.Module):
             return nats.sum() / (mask.sum() if num_items_in_batch is None else num_items_in_batch)
 
 
-class _Autocast:
-    """Denoiser in the autocast region of its construction, with logits in float32; attributes are the denoiser's."""
+class _Conditioned:
+    """Denoiser given the conditions of a batch, in the autocast region of its construction.
 
-    def __init__(self, denoiser: Denoiser, device: str) -> None:
-        self.denoiser, self.device = denoiser, device
+    Within such a region its logits are float32. Attributes are the denoiser's.
+    """
+
+    def __init__(self, denoiser: Denoiser, conditions: Mapping[str, Any], device: str) -> None:
+        self.denoiser, self.conditions, self.device = denoiser, conditions, device
+        self.__qualname__ = Capabilities.of(denoiser).name  # in messages
         self.enabled, self.dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
 
     def __call__(self, z: Tensor, t: Tensor, **options: Any) -> Tensor:
-        with torch.autocast(self.device, self.dtype):
-            return self.denoiser(z, t, **options).float()
+        with torch.autocast(self.device, self.dtype, enabled=self.enabled):
+            logits = self.denoiser(z, t, **self.conditions, **options)
+        return logits.float() if self.enabled else logits
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.denoiser, name)
@@ -93,16 +99,17 @@ class _Autocast:
 
 @torch.no_grad()
 def sequence_bounds(
-    process: ForwardProcess, denoiser: Denoiser, labels: Mapping[str, Tensor], seed: int = 0, **options: Any
+    process: ForwardProcess, denoiser: Denoiser, labels: Mapping[str, Any], seed: int = 0, **options: Any
 ) -> Float64[Tensor, "B 4"]:
     """Compute the bound of each sequence: its position, nats, tokens, and the time of its draw; rows of ``mean_bound``.
 
-    The noise of the labels is not used: time and noise are functions of seed and position alone. Within an autocast
-    region the network alone is in low precision.
+    The noise of the labels is not used: time and noise are functions of seed and position alone. The network takes the
+    conditions of the labels, such as the class of each sequence. Within an autocast region it alone is in low
+    precision.
 
     Args:
         process: the forward process, on the device of the labels.
-        denoiser: ``(z, t) -> logits``, in evaluation mode.
+        denoiser: ``(z, t, **conditions) -> logits``, in evaluation mode.
         labels: a batch's ``Targets``.
         seed: seed of times and noise.
         **options: those of ``ddlib.bound``. Without a ``density`` times are drawn from the one of least variance, where
@@ -116,9 +123,10 @@ def sequence_bounds(
     x, mask, position = labels["x"], labels["mask"], labels["position"]
     if "density" not in options:
         options["density"] = least_variance(process, x.shape[1])
-    noise, network = KeyedGenerator(seed, 0, position), _Autocast(denoiser, x.device.type)
+    noise = KeyedGenerator(seed, 0, position)
+    network = _Conditioned(denoiser, labels["conditions"], x.device.type)
     with torch.autocast(x.device.type, enabled=False):
-        found = bound(process, network if network.enabled else denoiser, x, noise, mask=mask, **options)
+        found = bound(process, network, x, noise, mask=mask, **options)
     times = torch.full_like(position, torch.nan, dtype=torch.float64) if found.times is None else found.times
     return torch.stack([part.double() for part in (position, found.total.sum(1), mask.sum(1), times)], 1)
 

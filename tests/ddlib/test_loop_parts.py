@@ -126,6 +126,9 @@ test_bad_items_tokens_and_modes_are_refused = refuses(r"""
     batched("ACGT") | TypeError | input_ids is 'ACGT', must be integers \(L,\), the token ids of a sequence
     batched((torch.zeros(3).long(), 1)) | TypeError | input_ids is \(tensor\(\[0, 0, 0\]\), 1\), must be integers
     batched({"text": "ACGT", "id": 1}) | ValueError | an item has text, id, position, must have input_ids
+    batched({"input_ids": [1], "labels": 1}) | ValueError
+        | an item has 'labels', which the collator returns.* a class is 'label', the argument of the network
+    batched({"input_ids": [1], "t": 0.5}) | ValueError | an item has 't', which the collator returns
     DiffusionCollator(PROCESS, pad_token_id=5) | ValueError | pad_token_id is 5, must be a token, in \[0, 4\]
     DiffusionLoss(PROCESS, mode="wrong") | ValueError | mode is 'wrong'
 """)
@@ -209,6 +212,21 @@ def test_the_bound_is_float32_within_autocast():
         inside = sequence_bounds(PROCESS, denoiser, labels)
     assert torch.equal(inside, sequence_bounds(PROCESS, half, labels))
     assert not torch.equal(inside, sequence_bounds(PROCESS, denoiser, labels))
+
+
+def of_class(z, t, label):
+    return 2 * torch.eye(5)[label][:, None].expand(*z.shape, 5)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_bound_takes_the_conditions_of_its_sequences(half):
+    rows = [{"input_ids": [1, 2, 3], "label": n % 5} for n in range(6)]
+    [batch] = batches(Positions(rows, shuffle=False), 6)
+    bare = {**batch["labels"], "conditions": {}}
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        found = sequence_bounds(PROCESS, of_class, batch["labels"])
+    assert torch.equal(found, sequence_bounds(PROCESS, lambda z, t: of_class(z, t, batch["label"]), bare))
+    assert not torch.equal(found, sequence_bounds(PROCESS, uniform, bare))
 
 
 def test_options_of_the_bound_are_passed_on():

@@ -305,6 +305,30 @@ def test_trainer_accumulates_tokens_and_evaluates_by_the_bound(tmp_path):
     assert [len(line.split()) for line in text.splitlines()] == [6, 6]
 
 
+class OfClass(Small):
+    """Network given the class of each sequence."""
+
+    def forward(self, z, t, label):
+        return super().forward(z, t) + torch.eye(PROCESS.vocab_size)[label][:, None]
+
+
+@pytest.mark.parametrize("kind", ["trainer", "lightning"])
+def test_a_conditional_network_is_evaluated_with_its_labels(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.network", partial(network, make=OfClass))
+    data = [{**item, "label": n % 5} for n, item in enumerate(DATA)]
+    if kind == "trainer":
+        found, _ = trainer(tmp_path, data)
+        net, value = found.model, found.evaluate()["eval_bound"]
+    else:
+        limits = {"val_check_interval": STEPS, "check_val_every_n_epoch": None}
+        fit, module, _ = lightning(tmp_path, data, **limits)
+        net, value = module.network, float(fit.callback_metrics["val_bound"])
+    label = torch.tensor([item["label"] for item in data])
+    labels = DiffusionCollator(PROCESS)(list(Positions(DATA, shuffle=False)))["labels"]
+    expected = mean_bound(sequence_bounds(PROCESS, partial(net.eval(), label=label), labels))
+    assert value == pytest.approx(expected.value, rel=1e-5)
+
+
 def test_trainer_does_not_resume_with_another_process(tmp_path):
     trained("trainer", tmp_path, steps=2)
     with pytest.raises(ValueError, match=r"of another process: hierarchy\.xi is 0\.9 there, 0\.8 here"):
