@@ -11,13 +11,13 @@ SECONDS = 800.0
 """CPU seconds of a run."""
 EQUAL_STEPS = ", as many steps"
 PAIRS = (
-    ("MDLM, child logits", "MDLM, token logits", "masks: child less token logits"),
-    ("HDLM, child logits", "HDLM, token logits", "two levels: child less token logits"),
-    ("HDLM, token logits", "MDLM, token logits", "token logits: two levels less masks"),
-    ("HDLM, child logits", "MDLM, child logits", "child logits: two levels less masks"),
-    ("HDLM, three levels, child logits", "HDLM, child logits", "child logits: three levels less two"),
-    ("MDLM, child logits, as many steps", "MDLM, token logits", "masks, equal steps: child less token logits"),
-    ("HDLM, child logits, as many steps", "HDLM, token logits", "two levels, equal steps: child less token logits"),
+    ("MDLM, child logits", "MDLM, token logits", "masks: child minus token logits"),
+    ("HDLM, child logits", "HDLM, token logits", "two levels: child minus token logits"),
+    ("HDLM, token logits", "MDLM, token logits", "token logits: two levels minus masks"),
+    ("HDLM, child logits", "MDLM, child logits", "child logits: two levels minus masks"),
+    ("HDLM, three levels, child logits", "HDLM, child logits", "child logits: three levels minus two"),
+    ("MDLM, child logits, as many steps", "MDLM, token logits", "masks, equal steps: child minus token logits"),
+    ("HDLM, child logits, as many steps", "HDLM, token logits", "two levels, equal steps: child minus token logits"),
 )
 """Compared runs: their difference over the same windows."""
 Runs = dict[str, list[dict[str, Any]]]

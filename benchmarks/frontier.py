@@ -80,7 +80,7 @@ def tables(result: Mapping[str, Any]) -> str:
         "In each cell: the judge's nats per token, the entropy of a sample's tokens in nats, and the network calls of "
         f"a sample. Held-out text has {real.nats:.3f} ± {real.error:.3f} and {real.entropy:.2f}.",
         "",
-        f"| sampler, calls allowed | {' | '.join(NAMES)} | {NAMES[1]} less {NAMES[0]} |",
+        f"| sampler, calls allowed | {' | '.join(NAMES)} | {NAMES[1]} minus {NAMES[0]} |",
         "| --- |" + " --- |" * (len(NAMES) + 1),
     ]
     for curve, budget in sorted({key[1:] for key in found}):

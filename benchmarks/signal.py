@@ -26,7 +26,7 @@ import ddlib as dd
 from benchmarks import signal_page
 from benchmarks.corpus_study import LENGTH, TINY, CorpusStudy
 from benchmarks.made import shared, written
-from benchmarks.study import ASEVER, MODELS, SEARCH_SEED
+from benchmarks.study import MODELS, SEARCH_SEED, USUAL
 from recipes.config import IN_STRATA, Recipe, time_density
 from recipes.data import Batch, examples, open_prepared
 from recipes.engine.provenance import provenance
@@ -128,7 +128,7 @@ class Signal(CorpusStudy):
         """Yield every process at every point of training."""
         for millions in self.points:
             for name, model in zip(signal_page.PROCESSES, self.models, strict=True):
-                title = f"search-{model}-{ASEVER}"  # that of two million is one of the search
+                title = f"search-{model}-{USUAL}"  # that of two million is one of the search
                 yield name, millions, self.setting.recipe(work, title, MODELS[model], millions, SEARCH_SEED)
 
     def measured(self, saved: LoadedModel, given: Recipe) -> dict[str, Any]:

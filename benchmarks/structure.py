@@ -18,7 +18,6 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -124,15 +123,6 @@ def step(process: Any, network: Any, optimizer: Any, kind: Kind, loss: Loss) -> 
     dd.training_loss(process, network(z, t), x, z, t, loss.rule(), loss.mode).backward()
     optimizer.step()
     optimizer.zero_grad()
-
-
-def at_equal_seconds(points: Sequence[tuple[float, ...]], share: float, steps: int) -> float:
-    """Return the bound of a validation curve at a share of all steps, between two points by a straight line."""
-    wanted = min(share, 1.0) * steps
-    for (left, low, *_), (right, high, *_) in pairwise(points):
-        if left <= wanted <= right:
-            return low + (high - low) * (wanted - left) / (right - left)
-    raise ValueError(f"share={share}: outside of the curve, whose steps are {[int(one[0]) for one in points]}")
 
 
 @dataclass(frozen=True)
@@ -278,7 +268,6 @@ class Structure(Study):
             run |= {"above_masks": less(run, masks.setdefault((name, seed), run))}
             if name in price:
                 taken = price[name]["seconds_per_step"]
-                run |= {"at_equal_seconds": at_equal_seconds(run["curve"], taken[MASKS] / taken[title], self.steps)}
                 run |= {"cost_over_masks": taken[title] / taken[MASKS]}
             if cells := samples.measures(work, given, run.get("samples", {})):
                 run |= {"samples": cells}

@@ -38,16 +38,14 @@ def _names(runs: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
 
 
 def _bounds(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the table of the bounds: all steps, and masks' seconds."""
+    """Return the table of the bounds and of the costs of a step."""
     seeds, by = _names(runs, "seed"), {(run["process"], run["seed"]): run for run in runs}
     head = "".join(f" seed {seed} | above masks |" for seed in seeds)
-    equal = "".join(f" at masks' seconds, seed {seed} |" for seed in seeds)
-    columns = 2 + 3 * len(seeds)
+    columns = 2 + 2 * len(seeds)
     lines = [
-        "Bound in bits per dimension, and the difference to masks; cost of a training step over that of masks; "
-        "difference to masks of the validation bound at equal CPU seconds:",
+        "Bound in bits per dimension, and the difference to masks; cost of a training step over that of masks:",
         "",
-        f"| process |{head} cost |{equal}",
+        f"| process |{head} cost |",
         "|" + " --- |" * columns,
     ]
     for title in _names(runs, "process"):
@@ -57,11 +55,6 @@ def _bounds(runs: Sequence[Mapping[str, Any]]) -> list[str]:
             cells += ["-", "-"] if run is None else [_value(run["bound"], False), _value(run["above_masks"], True)]
         cost = next((run.get("cost_over_masks") for run in runs if run["process"] == title), None)
         cells.append("-" if cost is None else f"{cost:.2f}")
-        for seed in seeds:
-            run, masks = by.get((title, seed)), by.get(("masks", seed))
-            there = run is not None and masks is not None and "at_equal_seconds" in run and "at_equal_seconds" in masks
-            less = (run["at_equal_seconds"] - masks["at_equal_seconds"]) / BIT if there else None
-            cells.append("-" if less is None else f"{less:+.3f}")
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     return lines
 
@@ -77,11 +70,11 @@ def _random(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         ]
         if any(both):
             cells = [_value(less(*pair), True) if pair else "-" for pair in both]
-            rows.append(f"| {title} less {other} | " + " | ".join(cells) + " |")
+            rows.append(f"| {title} minus {other} | " + " | ".join(cells) + " |")
     if not rows:
         return []
     head = " | ".join(f"seed {seed}" for seed in seeds)
-    lines = ["Bound of a tree less that of its random tree:", "", f"| difference | {head} |"]
+    lines = ["Bound of a tree minus that of its random tree:", "", f"| difference | {head} |"]
     return [*lines, "|" + " --- |" * (1 + len(seeds)), *rows, ""]
 
 
@@ -115,6 +108,14 @@ def _samples(runs: Sequence[Mapping[str, Any]], measure: str, begin: str, steps:
         if any(name in one for one in mine for name in names):
             cells = [_mean([one[name][measure] for one in mine if name in one]) for name in names]
             lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    floors = {
+        sample[f"{measure}_of_data"]
+        for run in runs
+        for sample in run.get("samples", {}).values()
+        if f"{measure}_of_data" in sample
+    }
+    for floor in sorted(floors):
+        lines.append("| *held-out data* | " + " | ".join([f"{floor:.3f}"] * len(numbers)) + " |")
     return [*lines, ""]
 
 

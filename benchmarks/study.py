@@ -49,9 +49,9 @@ SPEEDS = {
     "learned": Model(TWO | dict(learn_speeds=True), EDGES),
 }
 """Speeds relative to HDLM-64, all edges, which has 1."""
-ASEVER = "as ever"
+USUAL = "usual rule"
 RULES: dict[str, dict[str, Any]] = {
-    ASEVER: {},
+    USUAL: {},
     "best times": dict(times="optimal"),
     "best times, not divided out": dict(times="optimal", weigh_times=False),
     "best times, balanced": dict(times="optimal", levels="balanced"),
@@ -83,7 +83,7 @@ class Budgets(CorpusStudy):
     @classmethod
     def tiny(cls) -> Self:
         """Return two models, one rule, one other speed and ten steps."""
-        rules = {name: RULES[name] for name in (ASEVER, "best times, balanced")}
+        rules = {name: RULES[name] for name in (USUAL, "best times, balanced")}
         models = {name: MODELS[name] for name in ("MDLM", EDGES_64)}
         return cls(TINY, models, rules, {"learned": SPEEDS["learned"]}, {0.005: (0,)}, 0.005)
 
@@ -108,7 +108,7 @@ class Budgets(CorpusStudy):
                 bound = asdict(Terms.average(terms).per_token)
             found.setdefault(name, {})[rule] = bound
         # speed 1 is among the models already
-        found["speed"]["1"] = found[EDGES_64][ASEVER]
+        found["speed"]["1"] = found[EDGES_64][USUAL]
         best = {name: min(bounds, key=lambda rule: bounds[rule]["value"]) for name, bounds in found.items()}
         return {"bounds": found, "best": best}
 

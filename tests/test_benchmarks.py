@@ -10,6 +10,7 @@ import pytest
 import torch
 from cases import slow_but
 
+import ddlib as dd
 from benchmarks import (
     attention,
     deviations,
@@ -19,6 +20,7 @@ from benchmarks import (
     kernels,
     loops,
     noising,
+    pooled,
     products,
     profile,
     rows,
@@ -274,6 +276,26 @@ def test_deviations_of_the_bound_are_measured_and_the_page_holds_their_table():
     assert deviations.rows(stored) in deviations.PAGE.read_text()
     own = [one for one in stored["runs"] if one["times"] == "own density"]
     assert all(0.92 <= one["covered"] <= 0.98 for one in own) and len(own) == len(deviations.processes())
+
+
+def test_shares_that_a_clip_keeps_have_their_closed_form():
+    """Clip(c) of 1/t keeps min(1, c t); of two levels at gamma = 1 it keeps c over their flux, 1 - log(1 - t)."""
+    masks = dd.presets.mdlm(8)
+    tree = dd.processes.Hierarchical(dd.hierarchies.Tree([torch.arange(64) // 8]), dd.schedules.Linear())
+    times = pooled.TIMES
+    *at_times, total = pooled.kept_by_clip(masks, 2.0, "standard")
+    assert at_times == pytest.approx([min(1, 2 * t) for t in times])
+    assert total == pytest.approx(0.75, abs=1e-5)
+    *at_times, total = pooled.kept_by_clip(tree, 2.0, "standard")
+    noisy = [2 * t / (1 - math.log(1 - t)) for t in times]
+    assert at_times == pytest.approx(noisy)
+    assert total == pytest.approx(0.5, abs=1e-3)
+
+
+def test_gaps_are_pooled_over_distinct_pairs_of_runs():
+    gaps = pooled.gap_of_trees(8)
+    assert len(gaps) == 5, "the runs of scales with seed 1 are those of orders"
+    assert pooled.mean_with_error(gaps).startswith("+0.0540 ± 0.0029 (5 runs, 95 % interval ± 0.008)")
 
 
 @pytest.mark.slow

@@ -145,13 +145,13 @@ def test_relative_and_absolute_folders_are_the_same(tmp_path, monkeypatch):
 
 
 def test_a_search_that_is_not_finished_chooses_nothing(tmp_path):
-    with pytest.raises(SystemExit, match=r"search-MDLM-as_ever.* its 10 steps are made"):
+    with pytest.raises(SystemExit, match=r"search-MDLM-usual_rule.* its 10 steps are made"):
         study.Budgets.tiny().best(tmp_path)
 
 
 def test_results_of_a_search_are_not_trained_again(tmp_path, monkeypatch):
     tiny = study.Budgets.tiny()
-    found = {"MDLM": {rule: {} for rule in tiny.rules}, EDGES: {study.ASEVER: {}}}
+    found = {"MDLM": {rule: {} for rule in tiny.rules}, EDGES: {study.USUAL: {}}}
     made.written(tmp_path / "chosen.json", {"bounds": found})
     trained = []
     monkeypatch.setattr(study, "shared", lambda recipes, options: trained.extend(recipes))
