@@ -3,7 +3,7 @@
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,8 +14,9 @@ from tokenizers import Tokenizer
 
 import ddlib as dd
 from recipes.data.corpora import Corpus, SymbolCorpus
+from recipes.data.overlap import check_files, shared
 from recipes.data.prepared import FORMAT, SPLITS, TOKENIZER, Documents, Prepared
-from recipes.data.source import Source, load_documents, place
+from recipes.data.source import Files, Source, border, load_documents, place
 from recipes.data.symbols import prepare_symbols
 from recipes.data.tokens import TRAIN, add_special, learn_tokenizer, load_tokenizer, tokenize
 from recipes.data.unknown import UNKNOWN, Symbols, check_unknown, counted
@@ -47,6 +48,7 @@ def prepare(corpus: Corpus | SymbolCorpus, folder: Path, workers: int = 1, unkno
         return prepare_symbols(corpus, folder)
 
     def content() -> tuple[dict[str, Any], Callable[[Path], None]]:
+        _check_files(corpus)
         tokenizer = None if corpus.tokenizer.startswith(TRAIN) else load_tokenizer(corpus.tokenizer)
         inputs = _inputs(corpus, tokenizer)
         return inputs, lambda unfinished: _write(corpus, tokenizer, inputs, unfinished, workers, unknown)
@@ -69,6 +71,14 @@ def twentieth(source: Source) -> int:
             count += 1
             filled += bool((found[len(found) - count]["text"] or "").strip())
         return count
+
+
+def _check_files(corpus: Corpus) -> None:
+    """Refuse files that both splits read whole and in the same way."""
+    train, validation = corpus.train, corpus.validation
+    alike = replace(train, path=validation.path) == validation and "[" not in train.split
+    if alike and isinstance(place(train), Files):
+        check_files(train.path, validation.path)
 
 
 def _inputs(corpus: Corpus, tokenizer: Tokenizer | None) -> dict[str, Any]:
@@ -101,6 +111,7 @@ def _write(
         "tokenizer": {"sha256": tokenizer_hash(tokenizer), "vocabulary": vocab, **asdict(special)},
         "unknown": {"token": symbols.token, "reads_all": symbols.reads_all},
     }
+    documents: dict[str, Documents] = {}
     for name, text in texts.items():
         path = getattr(corpus, name).path
         try:
@@ -117,13 +128,16 @@ def _write(
         if len(tokens) == 0:
             raise ValueError(f"{name}: all {len(text)} documents of {path} are empty")
         tokens.save_to_disk(str(folder / name))
-        manifest[name] = _facts(Documents.open(folder / name, tokenizer.get_vocab_size()), len(text))
-    del texts, tokens
+        documents[name] = Documents.open(folder / name, tokenizer.get_vocab_size())
+        manifest[name] = _facts(documents[name], len(text))
+    limited = not border(corpus.train, corpus.validation)
+    manifest["shared"] = shared(documents["train"], documents["validation"], limited)
+    del documents, texts, tokens
     shutil.rmtree(cache)
     finish(manifest, folder)
 
 
 def _facts(documents: Documents, given: int) -> dict[str, int]:
-    """Return the numbers of a split; every document is read, so that invalid ids are found before training."""
-    tokens, num_bytes = sum(map(len, documents)), int(documents.num_bytes.sum())
+    """Return the numbers of a split."""
+    tokens, num_bytes = int(documents.lengths.sum()), int(documents.num_bytes.sum())
     return {"documents": len(documents), "empty": given - len(documents), "tokens": tokens, "bytes": num_bytes}

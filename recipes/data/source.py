@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -213,6 +213,15 @@ def cutting(sample_by: SampleBy, names: Iterable[str]) -> str:
     return f"{files}, each document is {CUTS[sample_by]} (--sample-by {sample_by}; else {others})"
 
 
+def matches(path: str) -> list[Path]:
+    """Return all files of a path, a folder or a pattern, sorted."""
+    if Path(path).is_dir():
+        found: Iterable[Path] = Path(path).rglob("*")
+    else:
+        found = map(Path, [path] if Path(path).exists() else glob.glob(path, recursive=True))
+    return sorted(file for file in found if file.is_file())
+
+
 def find_files(path: str) -> list[Path]:
     """Return the files of a path, a folder or a pattern, sorted.
 
@@ -220,11 +229,9 @@ def find_files(path: str) -> list[Path]:
         FileNotFoundError: there is none.
         ValueError: files of a kind that cannot be read, or of several kinds.
     """
+    files = matches(path)
     if Path(path).is_dir():
-        files = sorted(file for file in Path(path).rglob("*") if file.is_file() and _suffix(file) in BUILDERS)
-    else:
-        matches = glob.glob(path, recursive=True) if not Path(path).exists() else [path]
-        files = sorted(Path(file) for file in matches if Path(file).is_file())
+        files = [file for file in files if _suffix(file) in BUILDERS]
     if not files:
         raise FileNotFoundError(f"path={path!r}: there is no {', '.join(BUILDERS)} file")
     kinds = {BUILDERS.get(_suffix(file)) for file in files}
@@ -280,6 +287,16 @@ def _only_train(source: Source) -> None:
         raise ValueError(
             f"split={source.split!r}: {source.path} has the one split train; slice it, or name other files"
         )
+
+
+def border(one: Source, other: Source) -> bool:
+    """Return whether two slices of one split border on each other, such as train[:-9] and train[-9:]."""
+    if replace(one, split=other.split) != other:
+        return False
+    (name, first, last), (their_name, their_first, their_last) = (
+        SPLIT.fullmatch(source.split).groups() for source in (one, other)
+    )
+    return name == their_name and (last == their_first is not None or first == their_last is not None)
 
 
 def part(source: Source, count: int) -> Sequence[int]:

@@ -51,6 +51,7 @@ def _symbols_table(prepared: Prepared, layout: Layout) -> str:
     notes = [f"{name}: {note}" for name in SPLITS for note in prepared.manifest["notes"][name]]
     if len(prepared.validation) < 2:
         notes.append("validation: a single sequence, but a run requires at least 2")
+    notes += _shared(prepared)
     facts.append(f"vocabulary {prepared.fingerprint[:12]}")
     return "\n".join([f"{prepared.folder}: {', '.join(facts)}", *_aligned(rows), *notes])
 
@@ -58,6 +59,13 @@ def _symbols_table(prepared: Prepared, layout: Layout) -> str:
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+
+
+def _shared(prepared: Prepared) -> Iterator[str]:
+    """Yield the number of validation documents that training contains, if any."""
+    if count := prepared.manifest.get("shared", {}).get("documents", 0):
+        unit = "documents" if prepared.is_text else "sequences"
+        yield f"validation: {count:,} of {len(prepared.validation):,} {unit} are in train too"
 
 
 def _unknown(prepared: Prepared, name: str) -> str:
@@ -70,6 +78,7 @@ def _notes(prepared: Prepared) -> Iterator[str]:
     manifest = prepared.manifest
     if len(prepared.validation) < 2:
         yield "validation: a single document, but a run requires at least 2"
+    yield from _shared(prepared)
     rules = {split: manifest["corpus"][split]["sample_by"] for split in SPLITS}
     cuts = {split: cutting(rules[split], manifest["inputs"][split]["content"]) for split in SPLITS}
     alike = {"text": cuts["train"]} if cuts["train"] == cuts["validation"] else cuts

@@ -16,6 +16,7 @@ import ddlib as dd
 from ddlib import parts
 from ddlib.plugins.registry import Source
 from recipes.data.corpora import SymbolCorpus
+from recipes.data.overlap import check_files, shared
 from recipes.data.prepared import SPLITS, SYMBOLS_FORMAT, TOKENIZER, Documents, Prepared
 from recipes.data.sequences import (
     END,
@@ -30,6 +31,7 @@ from recipes.data.sequences import (
     labelled,
     numbered,
 )
+from recipes.data.sources.files import on_hub
 from recipes.data.tokens import SpecialIds, id_dtype, named_tokenizer
 from recipes.data.writing import finish, once, tokenizer_hash
 
@@ -133,7 +135,12 @@ def prepare_symbols(corpus: SymbolCorpus, folder: Path) -> Prepared:
     sources = {
         "train" if name == "source" else name: parts.build("sources", one, place=name) for name, one in read.items()
     }
-    return _prepared(replace(corpus, **read), Path(folder), sources)
+    corpus = replace(corpus, **read)
+    if corpus.validation is not None and _without_paths(corpus.source) == _without_paths(corpus.validation):
+        train, validation = (one.get("files") for one in (corpus.source, corpus.validation))
+        if train is not None and not on_hub(train):
+            check_files(train, validation)
+    return _prepared(corpus, Path(folder), sources)
 
 
 def special_ids(tokenizer: Tokenizer, corpus: SymbolCorpus) -> SpecialIds:
@@ -184,11 +191,13 @@ def _write(corpus: SymbolCorpus, sources: Mapping[str, Source], inputs: dict[str
         "symbols": layout.plain(),
         "notes": {name: list(one.notes) for name, one in splits.items()},
     }
+    documents: dict[str, Documents] = {}
     for name, one in splits.items():
         _table(one, tokenizer.get_vocab_size(), special.eos).save_to_disk(str(folder / name))
-        documents = Documents.open(folder / name, tokenizer.get_vocab_size())
-        tokens = sum(map(len, documents))  # every document is read, so that damage is found before training
-        manifest[name] = {"documents": len(documents), "empty": empty[name], "tokens": tokens}
+        documents[name] = Documents.open(folder / name, tokenizer.get_vocab_size())
+        tokens = int(documents[name].lengths.sum())
+        manifest[name] = {"documents": len(documents[name]), "empty": empty[name], "tokens": tokens}
+    manifest["shared"] = shared(documents["train"], documents["validation"], limited=corpus.validation is not None)
     finish(manifest, folder)
 
 

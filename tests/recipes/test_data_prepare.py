@@ -343,8 +343,10 @@ def test_corpora_of_the_hub(tmp_path, monkeypatch, wanted, make, requested, firs
     def hub(path, name=None, *, split, revision=None):
         calls.append((path, name, split, revision))
         # as it would be after the download: files in a cache
-        return datasets.Dataset.from_text("texts.txt", split=split, cache_dir="hub")
+        text = "texts.txt" if split == "train" else "test.txt"
+        return datasets.Dataset.from_text(text, split=split, cache_dir="hub")
 
+    write("test.txt", ["the dog sat here", "a cat"])
     names = []
     pretrained = SimpleNamespace(from_pretrained=lambda name: names.append(name) or make(name))
     monkeypatch.setattr(datasets, "load_dataset", hub)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int
 
 from recipes.data.sequences import labelled
-from recipes.data.source import Hub, Source, hashes, part
+from recipes.data.source import Hub, Source, hashes, matches, part
 
 TABLES = {".csv": ",", ".tsv": "\t"}
 """Separator of the columns of a table, by suffix."""
@@ -39,19 +39,15 @@ def matching(path: str, suffixes: Sequence[str] = ()) -> list[Path]:
         ValueError: a file of another suffix.
     """
     kinds = f" {', '.join(suffixes)}" if suffixes else ""
-    if Path(path).is_dir():
-        files = [
-            file for file in Path(path).rglob("*") if file.is_file() and (suffix(file) in suffixes or not suffixes)
-        ]
-    else:
-        found = [path] if Path(path).exists() else glob.glob(path, recursive=True)
-        files = [Path(file) for file in found if Path(file).is_file()]
+    files = matches(path)
+    if suffixes and Path(path).is_dir():
+        files = [file for file in files if suffix(file) in suffixes]
     if not files:
         raise FileNotFoundError(f"files={path!r}: there is no{kinds} file")
     for file in files:
         if suffixes and suffix(file) not in suffixes:
             raise ValueError(f"{file}: of a kind that cannot be read, must be one of{kinds}")
-    return sorted(files)
+    return files
 
 
 def identity(files: Sequence[Path], labels: str | None) -> dict[str, str]:
