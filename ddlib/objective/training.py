@@ -73,11 +73,12 @@ class LossOptions:
             weight, divergence = process.edges_weighted_divergence(given, x, z, t, self.edge_weights)
         elif self.mode == "hard":
             weight, divergence = process.hard_weighted_divergence(given, x, z, t)
+        elif self.weighting is None:
+            return process.integrand(given, x, z, t)
         else:
             weight, divergence = process.integrand_parts(given, x, z, t)
-        if self.weighting is not None:
-            weight = weighted(self.weighting, process, weight, x, z, t)
-        return weight.to(divergence.dtype) * divergence
+        weight = weighted(self.weighting, process, weight, x, z, t)
+        return (weight.to(divergence.dtype) * divergence).to(given.dtype)
 
 
 def unpacked(

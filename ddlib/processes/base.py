@@ -412,10 +412,13 @@ class ForwardProcess(Float64Module, Part):
         if not self.closed_form:
             return dense_integrand(self, logits, x, z, t)
         weight, divergence = self.weighted_divergence(logits, x, z, t)
-        return weight * divergence
+        return weight.to(divergence.dtype) * divergence
 
     def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
         """Closed form of the bound's integrand as (weight, divergence), whose product it is; requires ``closed_form``.
+
+        Returns:
+            ``loss_weight(x, z, t)`` in float64, and the divergence in the dtype of the logits, (B, L) each.
 
         Raises:
             TypeError: the process has none.
@@ -423,22 +426,34 @@ class ForwardProcess(Float64Module, Part):
         raise TypeError(f"{type(self).__name__} has no closed form of the bound")
 
     def integrand_parts(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
-        """The bound's integrand as (weight, divergence): ``weighted_divergence``, or the dense sum over its weight.
+        """The bound's integrand as (weight, divergence), for losses that replace the weight.
 
-        The weight depends on time and state alone and is what training clips. Arguments as ``integrand``.
+        They are those of ``weighted_divergence``, or ``loss_weight`` and the dense sum over it, both in
+        float64. ``integrand`` is the product, computed without a quotient. Arguments as there.
         """
         if self.closed_form:
             return self.weighted_divergence(logits, x, z, t)
-        weight = self.loss_weight(x, z, t).to(logits.dtype)
-        return weight, quotient(dense_integrand(self, logits, x, z, t), weight)
+        weight = self.loss_weight(x, z, t)
+        return weight, quotient(dense_integrand(self, logits, x, z, t).to(torch.float64), weight)
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
-        """Weight of ``weighted_divergence``, (B, L) float64; it depends on no network.
+        r"""Weight of ``weighted_divergence``, (B, L) float64; it depends on no network.
 
-        Without a closed form it is the rate at which z is left backwards in time, given the token.
+        Without a closed form it is the rate at which z is left backwards in time, given the token or
+        given a token drawn uniformly, whichever is larger:
+
+        .. math:: w = \max(r(x), r(u)), \qquad r(p) = \sum_{y \ne z} Q_t(y, z) \frac{q_t(y|p)}{q_t(z|p)}
+
+        They are equal where the rate depends on the state alone, as for masks and levels. The first alone
+        is no scale of the bound's integrand: given the token, states may be impossible from which the
+        network expects z to come. There r(x) is 0, or as small as floats are, while the integrand is
+        :math:`\sum_y Q_t(y, z) D(0, b_y) = r(p)` for the network's p (theory section 1). The second is 0
+        only where the integrand of every network is.
         """
-        t = t.to(torch.float64)
-        return self._reversed(self.marginal(x, t), z, t).sum(-1)
+        t = interior(t)
+        typical = unsqueeze_times(each_time(self._typical, t), 1).expand(*z.shape, -1)
+        given_token = self._reversed(self.marginal(x, t), z, t).sum(-1)
+        return torch.maximum(given_token, self._reversed(typical, z, t).sum(-1))
 
     def step_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times, s: Times) -> PerToken:
         """KL(p(z_s|z_t, x) || p(z_s|z_t, p)), s <= t: the term of a step of the bound in discrete time.

@@ -245,7 +245,7 @@ class Hierarchical(LevelProcess):
     def _divergence(
         self, logits: Logits, x: Tokens, z: Tokens, t: Times, shares: Tensor | None
     ) -> tuple[PerToken, PerToken]:
-        weight = self.loss_weight(x, z, t).to(logits.dtype)
+        weight = self.loss_weight(x, z, t)
         if self._selects:
             return weight, children_at(self.hierarchy, logits, x, z, shares)
         return weight, children(self.hierarchy, *self._model_terms(logits, x), x, z, shares)

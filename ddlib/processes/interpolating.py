@@ -133,9 +133,9 @@ class Interpolating(ForwardProcess):
         log_p = logits.log_softmax(-1)
         if not self.uniform:
             keep = unsqueeze_times(self.mixture(interior(t)).keep).to(log_p.dtype)
-            return weight.to(log_p.dtype), -keep * log_p.gather(-1, x[..., None]).squeeze(-1)
+            return weight, -keep * log_p.gather(-1, x[..., None]).squeeze(-1)
         log_px, log_pz = (log_p.gather(-1, self.token_at(state)[..., None]).squeeze(-1) for state in (x, z))
-        return weight.to(log_p.dtype), self.divergence(log_px, log_pz, _others(self.log_ratio(t), log_p, x), x, z, t)
+        return weight, self.divergence(log_px, log_pz, _others(self.log_ratio(t), log_p, x), x, z, t)
 
     def log_ratio(self, t: Times) -> Float64[Tensor, "*n"]:
         """Return log of the probability that a token was kept over the probability that it was drawn again."""

@@ -164,7 +164,7 @@ class Noisy(ResamplingProcess):
             # the form that loses no digits; both are finite, so that gradients are
             cost = torch.where(shift.abs() < 1, truth * (torch.expm1(near) - near), model - truth * (1 + shift))
             divergence = divergence + torch.where(enters, arrivals * cost, 0.0).sum(-1)
-        return weight.to(dtype), divergence
+        return weight, divergence
 
     def small_copy(self, vocab_size: int) -> Self:
         """Return the process over ``hierarchy.small_copy``, with frequencies from the smallest to the largest."""

@@ -198,7 +198,7 @@ class PerWord(ForwardProcess):
         share_x, log_pi_x = gather_last(share, x), log_pi.gather(-1, x[..., None]).squeeze(-1)
         excess = (log_pi.exp() * unsqueeze_times(share, 1)).sum(-1) - share_x
         divergence = torch.where(self._masked(z), (excess - share_x * log_pi_x).clamp_min(0), 0.0)
-        return self.loss_weight(x, z, t).to(logits.dtype), divergence
+        return self.loss_weight(x, z, t), divergence
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
         most = self.return_rates(t).amax(-1).exp()

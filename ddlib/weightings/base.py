@@ -18,9 +18,13 @@ from ddlib.utils.validation import require, visible
 class Weighting(Part):
     """Weights of the training loss in place of the weights of the bound. A subclass implements ``__call__``.
 
-    The bound is the mean of weight times divergence. A weighting replaces the weight and leaves the divergence. So it
-    determines how much each state counts, but the optimal prediction stays the same. A weight must not depend on the
-    network or on other rows of the batch.
+    The bound is the mean of weight times divergence. A weighting replaces the weight and leaves the
+    divergence: it multiplies the bound's integrand by the new weight over ``process.loss_weight``, in
+    float64. Where both depend on state and time alone, as for masks and hierarchies, this determines how
+    much each state counts, and the optimal prediction stays the same. Where the bound's weight also
+    depends on the token, as for uniform noise and without a closed form, a weighting that limits it moves
+    the optimum at a state towards tokens of smaller weight. A weight must not depend on the network or on
+    other rows of the batch.
     """
 
     @property

@@ -334,9 +334,10 @@ def test_training_clips_the_weight_of_the_closed_form(process):
     logits, x, z, t = loss_batch(process)
     if process.closed_form:
         parts = process.weighted_divergence(logits, x, z, t)
-    else:  # then the rate at which z is left backwards in time, given the word
+    else:  # then the rate at which z is left backwards in time, given the token or a uniformly drawn one
         one_hot = torch.nn.functional.one_hot(x, process.vocab_size).double()
-        weight = process.reverse_rate(one_hot, z, t).sum(-1)
+        uniform = torch.full_like(one_hot, 1 / process.vocab_size)
+        weight = torch.maximum(*(process.reverse_rate(p, z, t).sum(-1) for p in (one_hot, uniform)))
         parts = weight, torch.where(weight > 0, dd.nelbo(process, logits, x, z, t) / weight, 0.0)
     weight, divergence = parts
     for low, high in ((0.0, 0.5), (0.0, 2.0), (1.5, 3.0)):

@@ -175,7 +175,8 @@ class Ragged(ForwardProcess):
             terms.append(torch.where(family.owns(x), kl - log_own + torch.expm1(log_own), log_own.exp()))
         weight, flux = torch.stack(weights), torch.stack(weights) * torch.stack(terms)
         total = weight.sum(0)
-        return total, (flux.sum(0) / torch.where(total > 0, total, 1.0)).clamp_min(0)  # rounding may make it negative
+        divergence = flux.sum(0) / torch.where(total > 0, total, 1.0)
+        return total, divergence.clamp_min(0).to(logits.dtype)  # rounding may make it negative
 
     @property
     def levels(self) -> tuple[int, ...]:
