@@ -42,8 +42,8 @@ class DiffusionCollator:
     noise from torch's global generator, which differs with the number of workers.
 
     Items have ``input_ids`` and may have an ``attention_mask``; all other entries are collated and become arguments of
-    the network, in training and in evaluation, such as ``label`` of a conditional ``DiT``. Padding is at the end, is noised and is an input of the
-    network, as ``pad_token_id``; it counts in no loss.
+    the network, in training and in evaluation, such as ``label`` of a conditional ``DiT``. Padding is at the end, is
+    noised and is an input of the network, as ``pad_token_id``; it counts in no loss.
 
     Args:
         process: the forward process. The collator keeps a copy, on the CPU.

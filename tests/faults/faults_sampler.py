@@ -5,7 +5,8 @@ import sys
 import torch
 from planting import clamped, fault
 
-from ddlib.samplers import Ancestral, FirstHitting, Psi, Remask, State
+from ddlib.processes import unchanged
+from ddlib.samplers import Ancestral, FirstHitting, Psi, Remask, State, TauLeaping
 from ddlib.samplers.base import at
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.random import rand
@@ -29,6 +30,20 @@ def every_distribution_is_replaced_by_its_mode(step, self, run, state, k):
         return torch.where(log_probs == log_probs.amax(-1, keepdim=True), 0.0, -torch.inf)
 
     return step(type(run)(**{**vars(run), "sharpen": mode}), state, k)
+
+
+@fault("tokens are drawn after temperature, top_k and top_p", Ancestral)
+def temperature_and_truncation_are_ignored(step, self, run, state, k):
+    return step(type(run)(**{**vars(run), "sharpen": unchanged}), state, k)
+
+
+@fault("tokens are drawn after temperature, top_k and top_p", TauLeaping)
+def truncation_is_ignored_and_temperature_is_not(step, self, run, state, k):
+    def warmer(log_probs):
+        tempered = run.sharpen(log_probs)
+        return torch.where(tempered.isinf(), log_probs, tempered)
+
+    return step(type(run)(**{**vars(run), "sharpen": warmer}), state, k)
 
 
 @fault("the network is evaluated at the current t and z", Ancestral)

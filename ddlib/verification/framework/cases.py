@@ -40,6 +40,9 @@ class Case(NamedTuple):
     subject: Any
     process: ForwardProcess
 
+    def __repr__(self) -> str:
+        return f"{self.subject!r} on {self.process!r}"
+
     @property
     def token(self) -> Tensor:
         """Distribution of one token."""

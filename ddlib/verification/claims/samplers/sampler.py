@@ -8,7 +8,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from ddlib.processes import ForwardProcess
+from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.processes.examples import four, levels
 from ddlib.samplers import Sampler, SamplingContext, State, sample
 from ddlib.schedules import Linear
@@ -16,7 +16,7 @@ from ddlib.utils.random import KeyedGenerator
 from ddlib.utils.validation import require
 from ddlib.verification.framework.cases import Case, at_length, few, needs, served
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import drawn, drawn_jointly, in_any_batch
+from ddlib.verification.framework.inputs import at, drawn, drawn_jointly, in_any_batch
 from ddlib.verification.framework.reference import exact_cavity
 
 SUPPORTS = "raises TypeError for masked, hierarchical and uniform processes alike"
@@ -56,6 +56,37 @@ def _one_token(run: Case, point: Point) -> Iterator[Comparison]:
     inside = tokens.clamp(0, len(probs) - 1)
     yield Comparison("tokens", ("example", "position"), tokens, inside, 0.0)
     yield drawn("draws of a token", ("position", "x"), tokens, probs[None])
+
+
+def _sharpened(run: Case, point: Point) -> Iterator[Comparison]:
+    """Check temperature and truncation where every draw of a token is from one distribution."""
+    size = run.process.vocab_size
+    probs = run.token * torch.linspace(1.0, 1.1, size, dtype=torch.float64)  # no two tokens are equally likely
+    probs = probs / probs.sum()
+    tokens = run.draw(probs, _DRAWS, torch.Generator().manual_seed(6), _steps_of_one_draw(run), **point)
+    expected = probs ** (1 / point.get("temperature", 1.0))
+    order = probs.argsort(descending=True)
+    before = probs[order].cumsum(0) - probs[order]
+    rank = torch.arange(size)
+    kept = (rank < point.get("top_k", size)) & (before < point.get("top_p", 1.0))
+    expected[order[~kept]] = 0.0
+    yield drawn("draws of a token", ("position", "x"), tokens, (expected / expected.sum())[None])
+
+
+def _steps_of_one_draw(run: Case) -> int:
+    """Return the number of steps in which the token is drawn given states that reveal nothing; 0 if there is none."""
+    process, states = run.process, torch.arange(run.process.num_states)[None]
+    size = process.vocab_size
+    early, late = (process.token_likelihood(states, at(t))[0] for t in (0.5, 1.0))
+    if torch.equal(early[:size] > 0, torch.eye(size) > 0) and bool((early[size:] == early[size:, :1]).all()):
+        return 3 if run.subject.exact_marginals else _STEPS
+    in_parts = isinstance(process, LevelProcess) or run.subject.max_model_calls > 1 or not run.subject.exact_marginals
+    return int(not in_parts and torch.allclose(late, late[:, :1].expand_as(late)))
+
+
+def _sharpened_in_parts(run: Case) -> str:
+    reason = f"{type(run.process).__name__} has tokens that are drawn in parts, each after temperature and truncation"
+    return _no_draw(run) or ("" if _steps_of_one_draw(run) else reason)
 
 
 def _on_the_way(run: Case, point: Point) -> Iterator[Comparison]:
@@ -173,6 +204,11 @@ CLAIMS = (
           "binomial bounds, false alarm 1e-6", _one_token, ({"steps": 1}, {"steps": 3}),
           applies=at_length(1, _discretised),
           rests_on=("one token",)),
+    Claim("sampler", "temperature", "a token follows its distribution after temperature, top_k and top_p",
+          "binomial bounds, false alarm 1e-6", _sharpened,
+          ({"temperature": 0.5}, {"top_k": 2}, {"top_p": 0.6}), applies=at_length(1, _sharpened_in_parts),
+          rests_on=("one token",),
+          means="draw tokens from run.sharpen(log-probabilities), in step and in finalize"),
     Claim("sampler", "on the way", "the state of a token follows q_t at every time of the grid",
           "binomial bounds, false alarm 1e-6", _on_the_way, ({"steps": 6},), ({"steps": 24},),
           at_length(1, _off_the_grid), rests_on=("one token",)),
