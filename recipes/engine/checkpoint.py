@@ -27,6 +27,7 @@ from torch.distributed.checkpoint.state_dict import (
 from ddlib_models.io.manifest import ManifestError, check_manifest, flush, read_facts, write_manifest
 from recipes.config import Output
 from recipes.engine.along_order import AlongOrder
+from recipes.engine.folder import check_place
 from recipes.engine.optimizer import Average
 from recipes.engine.parallel import World
 from recipes.engine.speeds import Speeds
@@ -196,16 +197,11 @@ def check_folder(output: Output, model: torch.nn.Module, averaged: bool) -> None
         averaged: whether an average of the weights is saved too.
 
     Raises:
+        ValueError: as ``check_place``.
         OSError: the folder cannot be written to, or its disk cannot hold the checkpoints.
     """
     folder = output.folder
-    probe = folder / f".probe-{os.getpid()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"probe")
-        probe.unlink()
-    except OSError as error:
-        raise OSError(f"output.folder={folder}: cannot be written ({error.strerror})") from error
+    check_place(folder)
     size, trained = (
         sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad or everything)
         for everything in (True, False)

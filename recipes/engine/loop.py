@@ -16,6 +16,7 @@ from recipes.embeddings.naming import cluster_names
 from recipes.engine import checkpoint
 from recipes.engine.checkpoint import CHECKPOINTS
 from recipes.engine.export import publish
+from recipes.engine.folder import held
 from recipes.engine.optimizer import unreached
 from recipes.engine.parallel import joined
 from recipes.engine.profiling import profiled
@@ -48,6 +49,7 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
     with ExitStack() as stack:
         world = stack.enter_context(joined())
         signals = stack.enter_context(Signals())
+        stack.enter_context(held(recipe.output.folder, world))
         run = Run.prepare(recipe, world)
         recipe = run.recipe
         messages = [*resume(run, accept_changes), *unreached(recipe.optimizer, recipe.steps)]

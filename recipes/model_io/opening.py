@@ -17,7 +17,7 @@ from torch import nn
 import ddlib as dd
 from ddlib import parts, registry
 from ddlib_models import Pretrained
-from ddlib_models.io.manifest import check_manifest
+from ddlib_models.io.manifest import MANIFEST, check_manifest
 from ddlib_models.io.tensors import fill
 from recipes.config import ModelContext, Recipe, at_least, plugins, read_recipe
 from recipes.data import Layout, SymbolCorpus
@@ -107,6 +107,11 @@ def open_saved(
         raise FileNotFoundError(
             f"{folder} has no {RECIPE}: the run has not saved yet, or this is not its folder; it has no {CONFIG} of a "
             "third-party model either"
+        )
+    if not own and not any((folder / name).exists() for name in (MANIFEST, "model.safetensors")):
+        raise FileNotFoundError(
+            f"{folder} has a {RECIPE} and no weights: the run has not saved yet, as it does every output.save_every "
+            "steps"
         )
     for name, value in {"family": family, "mask_token": mask_token, "block_size": block_size}.items():
         if value is not None:
