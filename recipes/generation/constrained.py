@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from ddlib.samplers import Automaton, Sampler
 from ddlib.samplers.constraints.support import check_constraint, check_satisfiable
 from recipes.generation.prompt import GAP, Row, masked, together
 from recipes.generation.sampling import Sampling
+from recipes.generation.schemas import served
 from recipes.model_io import LoadedModel, make_sampler
 
 INSTALL = 'pip install "ddlib[constraints]"'
 END = "\U0010ffff"
 """Mark behind a pattern, a character that no text has."""
+OF_BYTES = {bytes([byte]): [byte] for byte in range(256)}
+"""Tokens of one byte each."""
 SPACE = "▁"
 """Character for a space in the tokens of SentencePiece."""
 
@@ -52,9 +56,8 @@ class Constraint:
             OSError: no file that can be read.
             ValueError: a pattern or a schema that is invalid, or that outlines-core does not support.
         """
-        tokens = {bytes([byte]): [byte] for byte in range(256)}
-        _index(self.name, self.pattern, tokens, 256)  # "a)(b" is a pattern between brackets alone
-        _transitions(self.name, self.pattern, tokens, 256)
+        _index(self.name, self.pattern, OF_BYTES, 256)  # "a)(b" is a pattern between brackets alone
+        _transitions(self.name, self.pattern, OF_BYTES, 256)
 
     @property
     def name(self) -> str:
@@ -67,11 +70,7 @@ class Constraint:
         if self.json_schema is None:
             assert self.regex is not None
             return _without_anchors(self.regex)
-        schema = self.schema
-        try:
-            return _outlines(self.name).json_schema.build_regex_from_schema(json.dumps(schema))
-        except ValueError as error:
-            raise ValueError(f"{self.name}: outlines-core cannot convert it: {error}") from error
+        return _regex(self.name, served(self.schema, partial(_quotable, self.name), f"{self.name}: #"))
 
     @property
     def schema(self) -> Any:
@@ -239,6 +238,29 @@ def _outlines(name: str) -> Any:
     except ImportError as error:
         raise ModuleNotFoundError(f"{name} needs outlines-core; run: {INSTALL}") from error
     return outlines_core
+
+
+def _regex(name: str, schema: Any) -> str:
+    """Return the regular expression of a schema.
+
+    Raises:
+        ValueError: outlines-core has none.
+    """
+    try:
+        return _outlines(name).json_schema.build_regex_from_schema(json.dumps(schema))
+    except ValueError as error:
+        raise ValueError(f"{name}: outlines-core cannot convert it: {error}") from error
+
+
+def _quotable(name: str, schema: Any) -> bool:
+    """Return whether no text of a schema of strings has a quote, a backslash or a control character inside."""
+    transitions, first, accepting = _transitions(name, _regex(name, schema), OF_BYTES, 256)
+    inside = [row for state, row in transitions.items() if state != first]
+    ends = {row[ord('"')] for row in inside if ord('"') in row}
+    barred = {ord("\\"), *range(ord(" "))}
+    return not any(row.keys() & barred for row in inside) and all(
+        state in accepting and transitions.get(state, {}).keys() <= set(END.encode()) for state in ends
+    )
 
 
 def _transitions(
