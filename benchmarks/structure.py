@@ -65,11 +65,11 @@ class Kind:
 PICTURE = {"positions": "rope2d", "shape": "run"}
 KINDS: Mapping[str, Kind] = {
     "patches": Kind(
-        SymbolCorpus(source={"kind": "patches"}, held_out=500, by="label", shuffle=0),
+        SymbolCorpus(source={"kind": "patches"}, held_out=500, shuffle=0),
         144, 256, {2: (16,), 4: (64, 16, 4), 8: (128, 64, 32, 16, 8, 4, 2)}, (4, 16, 64), network=PICTURE,
     ),
     "digits": Kind(
-        SymbolCorpus(source={"kind": "digits", "side": 14, "levels": 16}, held_out=500, by="label"),
+        SymbolCorpus(source={"kind": "digits", "side": 14, "levels": 16}, held_out=500),
         196, 16, {2: (4,), 4: (8, 4, 2)}, (0.5, 1.5, 4), network=PICTURE | {"num_classes": "run"},
     ),
     "molecules": Kind(
@@ -146,7 +146,7 @@ class Structure(Study):
     def tiny(cls) -> Self:
         """Return digits of 7 x 7 points, three processes, one seed and four steps."""
         source = {"kind": "digits", "side": 7, "levels": 4}
-        corpus = SymbolCorpus(source=source, held_out=20, by="label")
+        corpus = SymbolCorpus(source=source, held_out=20)
         kind = Kind(corpus, 49, 4, {2: (2,)}, (0.5,), 4, network=KINDS["digits"].network)
         few = samples.Samples(20, (2,), (1.0,), 2, (2,))
         network = {"dim": 16, "depth": 1, "heads": 1, "pad_to": 1}

@@ -54,8 +54,11 @@ def advice(corpus: str, folder: Path, prepared: Prepared | None = None) -> str:
     if prepared is not None and prepared.layout is not None:
         length = prepared.layout.fixed or max(prepared.layout.lengths or {1: 1}) + prepared.layout.ends
         rows = f"--data.length {length}" + " --data.packed" * prepared.ragged
+        network = " --model.num-classes run" * bool(prepared.classes)
+        network += " --model.positions rope2d --model.shape run" * (len(prepared.shape) == 2)
         return (
-            f"train on it: python -m recipes.owt mdlm --smoke --data.folder {place} {rows} --output.folder {output}\n"
+            f"train on it: python -m recipes.owt mdlm --smoke --data.folder {place} {rows}{network} "
+            f"--output.folder {output}\n"
             "(--smoke is tiny and takes seconds; --steps, --model.dim and --help-all make it a real run)"
         )
     return (
@@ -125,16 +128,15 @@ def _symbols(given: argparse.Namespace) -> SymbolCorpus:
         )
     validation = None if given.validation is None else values | {"files": given.validation}
     return SymbolCorpus(
-        source=values, held_out=given.held_out, validation=validation, by="label" if given.by_label else None,
-        shuffle=given.shuffle, ends=given.ends,
-    )  # fmt: skip
+        source=values, held_out=given.held_out, validation=validation, shuffle=given.shuffle, ends=given.ends
+    )
 
 
 OPTION = "source."
 """Prefix of the values of a source in the parsed flags."""
 
 
-OWN = ("held_out", "validation", "by_label", "shuffle", "ends", "out", "help", "kind")
+OWN = ("held_out", "validation", "shuffle", "ends", "out", "help", "kind")
 """Options of prepare, which are no arguments of a source."""
 
 
@@ -145,6 +147,8 @@ def _source_flags(parser: argparse.ArgumentParser, kind: str) -> None:
         raise ValueError(f"{kind}: has an argument {taken[0]}, which is an option of prepare; give it another name")
     for key in keys.values():
         flag, about = f"--{key.name.replace('_', '-')}", described.get(key.name, "").replace("%", "%%")
+        if key.default not in (parts.REQUIRED, None) and key.annotation is not bool:
+            about = f"{about.removesuffix('.')} (default {key.default})"
         options = {"dest": OPTION + key.name, "help": about, "required": key.default is parts.REQUIRED}
         if key.annotation is bool:
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, **options)
@@ -154,10 +158,12 @@ def _source_flags(parser: argparse.ArgumentParser, kind: str) -> None:
             parser.add_argument(flag, default=argparse.SUPPRESS, **options)
     held = parser.add_mutually_exclusive_group()
     held.add_argument(
-        "--held-out", type=int, help="number of sequences for validation (default a twentieth, at least 2)"
+        "--held-out",
+        type=int,
+        help="number of sequences for validation, the last ones, of each class in equal shares "
+        "(default a twentieth, at least 2)",
     )
     held.add_argument("--validation", metavar="FILES", help="files for validation, with the same options")
-    parser.add_argument("--by-label", action="store_true", help="hold out the same share of every class")
     parser.add_argument("--shuffle", type=int, metavar="SEED", help="shuffle before sequences are held out")
     parser.add_argument(
         "--ends", action="store_true", help="add an end symbol and padding, so that the model learns lengths"

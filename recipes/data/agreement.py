@@ -8,6 +8,10 @@ from ddlib.vocabulary import fingerprint
 
 if TYPE_CHECKING:
     from recipes.data.prepared import Prepared
+    from recipes.data.sequences import Layout
+
+IDS = "ids"
+"""Kind of the source of ``prepare_ids``, whose arrays were in memory."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,23 @@ def check_same_tokens(
     if differing:
         first = min(differing)
         raise ValueError(
-            f"{argument}: made with another tokenizer than the model's. The text's is {text}, the model's {model}; id "
-            f"{first} is {text.at(first)} of the text's and {model.at(first)} of the model's. {advice}"
+            f"{argument}: made with another tokenizer than the model's. The data's is {text}, the model's {model}; id "
+            f"{first} is {text.at(first)} of the data's and {model.at(first)} of the model's. {advice}"
         )
 
 
-def prepare_with(tokenizer: object) -> str:
-    """Return the command that prepares text with a tokenizer, by its name or path."""
+def prepare_with(tokenizer: object, layout: "Layout | None" = None) -> str:
+    """Return the command that prepares data for a model.
+
+    Args:
+        tokenizer: name or path of the tokenizer of text.
+        layout: layout of symbols that are not text; None for text.
+    """
+    if layout is not None and layout.kind == IDS:
+        return "recipes.data.prepare_ids(..., symbols=) with the symbols of the model"
+    if layout is not None:
+        kind = f"source {layout.kind}" if ":" in layout.kind else layout.kind
+        return f"python -m recipes.prepare {kind} --out FOLDER, with the options of the model's data"
     return f"python -m recipes.prepare local --files FILES --tokenizer {tokenizer} --out FOLDER"
 
 

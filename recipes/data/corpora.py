@@ -39,17 +39,18 @@ class SymbolCorpus:
     """Sequences of symbols that are not text, from a source of ``ddlib.sources``, and those held out.
 
     Raises:
-        ValueError: held-out sequences in two ways; none; a stratified hold-out from another source.
+        ValueError: held-out sequences in two ways; none.
     """
 
     source: dict[str, Any] | str
     """A source of ``ddlib.sources`` with its options: {kind: array, files: codes.npy} or "array:codes.npy"."""
     held_out: int | None = None
-    """Number of sequences for validation, the last ones; none: a twentieth, at least two."""
+    """Number of sequences for validation, the last ones, of each class in equal shares.
+
+    None: a twentieth, at least two.
+    """
     validation: dict[str, Any] | str | None = None
     """Another source, for validation."""
-    by: Literal["label"] | None = None
-    """Hold out the same share of every class of the labels."""
     shuffle: int | None = None
     """Seed of a shuffle before sequences are held out; none keeps their order."""
     ends: bool = False
@@ -59,9 +60,8 @@ class SymbolCorpus:
 
     def __post_init__(self) -> None:
         if self.validation is not None:
-            for name in ("held_out", "by"):
-                if (value := getattr(self, name)) is not None:
-                    raise ValueError(f"{name}={value!r}: not with validation, which names the held-out sequences")
+            if self.held_out is not None:
+                raise ValueError(f"held_out={self.held_out}: not with validation, which names the held-out sequences")
             if self.validation == self.source:
                 raise ValueError(f"validation={self.validation}: must be other sequences than source")
         if self.held_out is not None and self.held_out < 1:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import islice
 from typing import Any, overload
 
 import numpy as np
@@ -100,6 +99,8 @@ class Sequences:
     """What is printed between two symbols: nothing for characters, a space for numbers."""
     voices: int = 1
     """Number of voices of music, which are interleaved."""
+    observed: bool = False
+    """Whether the symbols are those that were found in the sequences, not a given alphabet: train must have all."""
     notes: tuple[str, ...] = ()
     """Remarks of the source, for the summary."""
 
@@ -154,12 +155,15 @@ class Sequences:
     def matched(self, other: "Sequences", name: str) -> "Sequences":
         """Return the sequences in the symbols and classes of ``other``, by their names.
 
+        A note lists symbols of a given alphabet that ``other`` does not contain.
+
         Args:
             other: sequences of the training split.
             name: name of these sequences for messages.
 
         Raises:
-            ValueError: a symbol or a class that ``other`` lacks, another shape, labels in one of the two alone.
+            ValueError: a class, or a symbol that was found in the sequences, which ``other`` does not contain; another
+                shape; labels in one of the two alone.
         """
         if self.shape != other.shape:
             raise ValueError(f"{name}: sequences have shape {self.shape}, those of train {other.shape}")
@@ -167,17 +171,25 @@ class Sequences:
             with_labels, without = (name, "train") if other.labels is None else ("train", name)
             raise ValueError(f"labels: {with_labels} has them and {without} none")
         values = _matched(self.symbols, other.symbols)[self.ragged.values]
-        if len(bad := np.flatnonzero(values < 0)):
-            names = dict.fromkeys(self.symbols[self.ragged.values[place]] for place in bad)
-            listed = ", ".join(map(repr, islice(names, LISTED)))
-            raise ValueError(f"{name}: contains {len(names)} symbols that train does not contain: {listed}")
+        seen = np.zeros(len(other.symbols), dtype=bool)
+        seen[other.ragged.values] = True
+        ids = np.unique(self.ragged.values[(values < 0) | ~seen[values]])
+        unseen = [self.symbols[index] for index in ids]
+        fault = f"contains {len(unseen)} symbol{'s' * (len(unseen) != 1)} that train does not contain: "
+        fault += ", ".join(map(repr, unseen[:LISTED]))
+        if unseen and (other.observed or (values < 0).any()):
+            raise ValueError(
+                f"{name}: {fault}. Hold out other sequences (--shuffle SEED), leave those out, or state "
+                "the alphabet where the source takes one (array --vocab N)"
+            )
         labels = None
         if self.labels is not None:
             labels = _matched(self.classes, other.classes)[np.asarray(self.labels)]
-            if len(bad := np.flatnonzero(labels < 0)):
-                unseen = self.classes[int(self.labels[bad[0]])]
-                raise ValueError(f"labels: row {bad[0]} of {name} is {unseen!r}, a class that train does not contain")
-        return replace(other, ids=Ragged(values, self.ragged.offsets), labels=labels, notes=self.notes)
+            if len(bad := np.flatnonzero(~np.isin(labels, np.asarray(other.labels)))):
+                unknown = self.classes[int(self.labels[bad[0]])]
+                raise ValueError(f"labels: row {bad[0]} of {name} is {unknown!r}, a class that train does not contain")
+        notes = (*self.notes, fault) if unseen else self.notes
+        return replace(other, ids=Ragged(values, self.ragged.offsets), labels=labels, notes=notes)
 
 
 def _matched(mine: Sequence[str], theirs: Sequence[str]) -> Int[np.ndarray, " V"]:

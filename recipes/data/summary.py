@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from recipes.data.prepared import SPLITS, Prepared
 from recipes.data.sequences import Layout
 from recipes.data.source import cutting
@@ -9,6 +11,9 @@ from recipes.data.unknown import listed
 
 MANY = 0.2
 """Share of empty lines above which they are likely to separate the documents of a text."""
+
+FIRST = 12
+"""Maximum number of ids, and of classes, that are listed."""
 
 
 def table(prepared: Prepared, length: int) -> str:
@@ -20,7 +25,7 @@ def table(prepared: Prepared, length: int) -> str:
     """
     if prepared.layout is not None:
         return _symbols_table(prepared, prepared.layout)
-    head = ("", "documents", "empty", "tokens", "bytes", "unknown", "tokens/document", "bytes/token")
+    head = ("", "documents", "left out as empty", "tokens", "bytes", "unknown", "tokens/document", "bytes/token")
     rows = [(*head, f"over {length} tokens")]
     for name in SPLITS:
         facts, documents = prepared.manifest[name], getattr(prepared, name)
@@ -36,7 +41,7 @@ def table(prepared: Prepared, length: int) -> str:
 
 def _symbols_table(prepared: Prepared, layout: Layout) -> str:
     """Return sequences, symbols and lengths of both splits, and remarks of the source."""
-    rows = [("", "sequences", "empty", "symbols", "shortest", "mean", "longest")]
+    rows = [("", "sequences", "left out as empty", "symbols", "shortest", "mean", "longest")]
     for name in SPLITS:
         facts, lengths = prepared.manifest[name], getattr(prepared, name).lengths - layout.ends
         counts = (f"{facts['documents']:,}", f"{facts['empty']:,}", f"{int(lengths.sum()):,}")
@@ -47,13 +52,36 @@ def _symbols_table(prepared: Prepared, layout: Layout) -> str:
     if layout.shape:
         facts.append(f"shape {' x '.join(map(str, layout.shape))}")
     if layout.classes:
-        facts.append(f"{len(layout.classes)} classes")
-    notes = [f"{name}: {note}" for name in SPLITS for note in prepared.manifest["notes"][name]]
+        facts.append(f"{len(layout.classes)} class{'es' * (len(layout.classes) > 1)}")
+    notes = [f"ids: {_ids(prepared)}"]
+    if layout.classes:
+        notes.append(f"sequences of each class, train + validation: {_classes(prepared)}")
+    notes += [f"{name}: {note}" for name in SPLITS for note in prepared.manifest["notes"][name]]
     if len(prepared.validation) < 2:
         notes.append("validation: a single sequence, but a run requires at least 2")
     notes += _shared(prepared)
     facts.append(f"vocabulary {prepared.fingerprint[:12]}")
     return "\n".join([f"{prepared.folder}: {', '.join(facts)}", *_aligned(rows), *notes])
+
+
+def _ids(prepared: Prepared) -> str:
+    """Return the first ids with their symbols, and the last."""
+    count = prepared.vocab_size
+    names = [f"{index} {prepared.tokenizer.id_to_token(index)!r}" for index in range(min(count, FIRST))]
+    if count > FIRST + 1:
+        names.append("...")
+    if count > FIRST:
+        names.append(f"{count - 1} {prepared.tokenizer.id_to_token(count - 1)!r}")
+    return ", ".join(names)
+
+
+def _classes(prepared: Prepared) -> str:
+    """Return the number of sequences of the first classes in both splits."""
+    names = prepared.classes
+    train, validation = (np.bincount(one.labels, minlength=len(names)) for one in (prepared.train, prepared.validation))
+    pairs = zip(names[:FIRST], train, validation, strict=False)
+    listed = [f"{name}: {here} + {there}" for name, here, there in pairs]
+    return ", ".join(listed + ["..."] * (len(names) > FIRST))
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -65,7 +93,7 @@ def _shared(prepared: Prepared) -> Iterator[str]:
     """Yield the number of validation documents that training contains, if any."""
     if count := prepared.manifest.get("shared", {}).get("documents", 0):
         unit = "documents" if prepared.is_text else "sequences"
-        yield f"validation: {count:,} of {len(prepared.validation):,} {unit} are in train too"
+        yield f"validation: also in train: {count:,} of {len(prepared.validation):,} {unit}"
 
 
 def _unknown(prepared: Prepared, name: str) -> str:

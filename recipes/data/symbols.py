@@ -9,18 +9,17 @@ from typing import Any
 import datasets
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Int
 from tokenizers import Tokenizer
 
 import ddlib as dd
 from ddlib import parts
 from ddlib.plugins.registry import Source
+from recipes.data.agreement import IDS
 from recipes.data.corpora import SymbolCorpus
 from recipes.data.overlap import check_files, shared
-from recipes.data.prepared import SPLITS, SYMBOLS_FORMAT, TOKENIZER, Documents, Prepared
+from recipes.data.prepared import SYMBOLS_FORMAT, TOKENIZER, Documents, Prepared
 from recipes.data.sequences import (
     END,
-    ENDS,
     PAD,
     Layout,
     Ragged,
@@ -32,14 +31,12 @@ from recipes.data.sequences import (
     numbered,
 )
 from recipes.data.sources.files import on_hub
+from recipes.data.splitting import split
 from recipes.data.tokens import SpecialIds, id_dtype, named_tokenizer
 from recipes.data.writing import finish, once, tokenizer_hash
 
 CHUNK = 2**28
 """Largest number of ids in one chunk of a column: its offsets are 32-bit numbers."""
-
-IDS = "ids"
-"""Kind of the source of ``prepare_ids``, whose arrays were in memory."""
 
 Labels = Sequence[Any] | np.ndarray
 
@@ -74,7 +71,6 @@ def prepare_ids(
     values: Sequence[int] = (),
     labels: Labels | tuple[Labels, Labels] | None = None,
     separator: str | None = None,
-    by: str | None = None,
     shuffle: int | None = None,
     ends: bool = False,
 ) -> Prepared:
@@ -82,7 +78,8 @@ def prepare_ids(
 
     Args:
         train: array (N, ...) of ints, or a list of arrays (n,) of any lengths.
-        validation: the same; or the number of sequences of ``train`` that are held out.
+        validation: the same; or the number of sequences of ``train`` that are held out, the last ones, of each class of
+            the labels in equal shares.
         vocab_size: number V of symbols: ids are 0..V-1.
         folder: destination.
         symbols: names of the symbols; by default the ids.
@@ -90,7 +87,6 @@ def prepare_ids(
         values: value of grey or colour of each symbol, for pictures.
         labels: an int or a string for each sequence; of both splits, if ``validation`` has sequences.
         separator: what is printed between symbols; by default nothing if all names are single characters, else a space.
-        by: "label" holds out the same share of every class.
         shuffle: seed of a shuffle before sequences are held out.
         ends: add an end symbol and padding: the model learns lengths.
 
@@ -123,7 +119,7 @@ def prepare_ids(
         )
     corpus = SymbolCorpus(
         source={"kind": IDS}, validation={"kind": IDS, "split": "validation"} if len(found) > 1 else None,
-        held_out=validation if len(found) == 1 else None, by=by, shuffle=shuffle, ends=ends,
+        held_out=validation if len(found) == 1 else None, shuffle=shuffle, ends=ends,
     )  # fmt: skip
     return _prepared(corpus, Path(folder), {name: InMemory(one) for name, one in found.items()})
 
@@ -167,7 +163,7 @@ def _without_paths(source: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(corpus: SymbolCorpus, sources: Mapping[str, Source], inputs: dict[str, Any], folder: Path) -> None:
-    splits, empty = _split(corpus, sources)
+    splits, empty = split(corpus, sources)
     train = splits["train"]
     tokenizer = named_tokenizer(train.symbols, train.separator, corpus.ends)
     special = special_ids(tokenizer, corpus)
@@ -199,54 +195,6 @@ def _write(corpus: SymbolCorpus, sources: Mapping[str, Source], inputs: dict[str
         manifest[name] = {"documents": len(documents[name]), "empty": empty[name], "tokens": tokens}
     manifest["shared"] = shared(documents["train"], documents["validation"], limited=corpus.validation is not None)
     finish(manifest, folder)
-
-
-def _split(corpus: SymbolCorpus, sources: Mapping[str, Source]) -> tuple[dict[str, Sequences], dict[str, int]]:
-    """Return the sequences of each split without empty ones, and the number of those."""
-    read, empty = {}, dict.fromkeys(SPLITS, 0)
-    for name, source in sources.items():
-        found = source.load()
-        if not isinstance(found, Sequences):
-            raise TypeError(f"{name}: {source!r} loads {type(found).__name__}, must be recipes.data.Sequences")
-        rows = np.flatnonzero(found.ragged.lengths)
-        empty[name] = len(found) - len(rows)
-        if not len(rows):
-            raise ValueError(f"{name}: all {len(found)} sequences are empty")
-        read[name] = found if empty[name] == 0 else found.select(rows)
-    whole = read["train"]
-    if corpus.ends and whole.shape:
-        raise ValueError(f"ends=True: not for sequences of one shape, here {whole.shape}, which all end at one place")
-    if corpus.ends and (taken := {*ENDS} & set(whole.symbols)):
-        raise ValueError(f"ends=True: {taken.pop()!r} is the name of a symbol already")
-    order = np.arange(len(whole))
-    if corpus.shuffle is not None:
-        order = np.random.Generator(np.random.Philox(corpus.shuffle)).permutation(order)
-    if "validation" in read:
-        return {"train": whole.select(order), "validation": read["validation"].matched(whole, "validation")}, empty
-    count = max(len(whole) // 20, 2) if corpus.held_out is None else corpus.held_out
-    if count >= len(whole):
-        raise ValueError(f"held_out={count}: must be below {len(whole)}, the number of sequences")
-    held = np.zeros(len(whole), dtype=bool)
-    held[_held_out(whole, order, count, corpus.by)] = True
-    return {"train": whole.select(order[~held[order]]), "validation": whole.select(order[held[order]])}, empty
-
-
-def _held_out(whole: Sequences, order: Int[np.ndarray, " N"], count: int, by: str | None) -> Int[np.ndarray, " n"]:
-    """Return the rows that are held out: the last of the order, or the last of every class, in equal shares."""
-    if by is None:
-        return order[-count:]
-    if whole.labels is None:
-        raise ValueError(f"by={by!r}: the sequences have no labels")
-    labels = np.asarray(whole.labels)[order]
-    exact = np.bincount(labels, minlength=len(whole.classes)) * count / len(order)
-    shares = np.floor(exact).astype(int)
-    # the largest remainders get the rest
-    shares[np.argsort(shares - exact, kind="stable")[: count - int(shares.sum())]] += 1
-    there = np.bincount(labels, minlength=len(whole.classes))
-    if (without := np.flatnonzero((shares >= there) & (there > 0))).size:
-        name = whole.classes[int(without[0])]
-        raise ValueError(f"by={by!r}: held_out={count} leaves no sequence of the class {name!r} to train on")
-    return np.concatenate([order[labels == label][-share:] for label, share in enumerate(shares) if share])
 
 
 def _table(sequences: Sequences, vocab: int, end: int | None) -> datasets.Dataset:

@@ -37,7 +37,8 @@ class Words:
 def filled(vectors: Float[Tensor, "V dim"], console: Console) -> Float[Tensor, "V dim"]:
     """Replace rows of zeros by the mean of the others, which has no direction of preference."""
     present = (vectors != 0).any(1)
-    console.print(f"vectors    {int(present.sum())} of {len(vectors)} tokens have one, the others get the mean")
+    others = "" if present.all() else ", the others get the mean"
+    console.print(f"vectors    {int(present.sum())} of {len(vectors)} tokens have one{others}")
     if not present.any():
         raise ValueError("vectors: no token of the vocabulary has one; is it the same language and tokenizer?")
     return torch.where(present[:, None], vectors, vectors[present].mean(0))

@@ -25,7 +25,7 @@ from recipes.data.tokens import load_tokenizer
 from recipes.embeddings.neighbours import neighbourhoods, stream
 from recipes.embeddings.starting import log_probs, state_vectors
 from recipes.model_io import CLUSTERS, RECIPE, SPEEDS, WEIGHTS
-from recipes.model_io.opening import fill_speeds
+from recipes.model_io.opening import fill_speeds, layout_of
 
 FREE = {
     "anneal", "architecture", "attention", "block_size", "dropout", "label_dropout", "lora", "memory", "name_or_path",
@@ -50,7 +50,8 @@ def check_start(recipe: Recipe, data: Prepared) -> None:
     folder = published(recipe)
     check_manifest(folder)
     own = Vocabulary(str(folder), load_tokenizer(str(folder)).get_vocab())
-    check_same_tokens(f"start={recipe.start!r}", data.vocabulary, own, f"Prepare text: {prepare_with(folder)}")
+    advice = f"Prepare data for it: {prepare_with(folder, layout_of(folder))}"
+    check_same_tokens(f"start={recipe.start!r}", data.vocabulary, own, advice)
 
 
 def check_pretrained(recipe: Recipe, data: Prepared) -> None:

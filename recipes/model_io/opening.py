@@ -120,9 +120,7 @@ def open_saved(
             )
     check_manifest(folder)  # so all files below are intact
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-    layout = None
-    if (folder / SYMBOLS).exists():
-        layout = Layout.read(json.loads((folder / SYMBOLS).read_text(encoding="utf-8")))
+    layout = layout_of(folder)
     context = Published(folder, tokenizer, layout)
     with nullcontext() if own else registry.trusting(trust):
         recipe = read_recipe(folder / RECIPE)
@@ -160,6 +158,12 @@ def open_saved(
         recipe=recipe,
         layout=layout,
     )
+
+
+def layout_of(folder: Path) -> Layout | None:
+    """Return the layout of the data of published weights; None for text."""
+    path = folder / SYMBOLS
+    return Layout.read(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
 
 def _rows(recipe: Recipe, layout: Layout | None) -> Rows:

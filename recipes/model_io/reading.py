@@ -25,15 +25,16 @@ def held_out(saved: LoadedModel, folder: Path | None = None) -> Prepared:
     place = saved.data if folder is None else folder
     if place is None:
         raise ValueError(
-            f"data: {saved.name} has no text to be measured on. Give prepared text by --data FOLDER; "
-            f"{prepare_with(saved.name)} prepares it"
+            f"data: {saved.name} has no data to be measured on. Give prepared data by --data FOLDER; "
+            f"prepare it by {prepare_with(saved.name, saved.layout)}"
         )
     data = open_prepared(place)
     # a network with one row per text never gets padding, which may be a token that it lacks
     unseen = data.pad_id if saved.rows == "free" else None
     model = Vocabulary(saved.name, saved.tokenizer.get_vocab())
     place = Path(saved.name) / WEIGHTS
-    advice = f"Prepare text with it: {prepare_with(place if place.is_dir() else saved.name)}"
+    command = prepare_with(place if place.is_dir() else saved.name, saved.layout)
+    advice = f"Prepare data for it: {command}"
     check_same_tokens(
         f"data={data.folder}", data.vocabulary, model, advice, size=saved.process.vocab_size, padding=unseen
     )

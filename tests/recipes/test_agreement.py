@@ -17,8 +17,8 @@ from ddlib.hierarchies import save_clusters, semantic_clusters
 from ddlib.vocabulary import fingerprint
 from ddlib_models.io.manifest import read_facts, write_manifest
 from recipes import adapt, clusters, train
-from recipes.data import local, open_prepared, prepare
-from recipes.data.agreement import Vocabulary, check_same_tokens
+from recipes.data import Layout, local, open_prepared, prepare
+from recipes.data.agreement import Vocabulary, check_same_tokens, prepare_with
 from recipes.data.text import train_tokenizer
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
@@ -81,9 +81,9 @@ def test_text_that_another_tokenizer_prepared_is_refused_before_any_work_and_bot
     prepare(local("text.jsonl", "theirs", 8), Path("data/theirs"))
     lines = [fingerprint(one.get_vocab())[:12] for one in (theirs, mine)]
     message = (
-        rf"data.folder=data/theirs: made with another tokenizer than the model's. The text's is theirs \(274 tokens, "
+        rf"data.folder=data/theirs: made with another tokenizer than the model's. The data's is theirs \(274 tokens, "
         rf"fingerprint {lines[0]}\), the model's mine \(274 tokens, fingerprint {lines[1]}\); id \d+ is '.+' of the "
-        r"text's and '.+' of the model's. .*prepare local --files FILES --tokenizer mine --out FOLDER"
+        r"data's and '.+' of the model's. .*prepare local --files FILES --tokenizer mine --out FOLDER"
     )
     backbone = {"bert": "masked_lm", "llama": "causal_lm"}[kind]
     with pytest.raises(SystemExit, match=message):
@@ -94,6 +94,17 @@ def test_text_that_another_tokenizer_prepared_is_refused_before_any_work_and_bot
                 adapt.main([variant, "--from", "mine", "--data.folder", "data/theirs", "--data.length", "16"])
         assert not list(Path("data/theirs").glob("embedded*")), "nothing is left beside the other's text"
     assert not Path("run").exists()
+
+
+def test_the_command_that_prepares_data_is_that_of_its_source():
+    commands = {
+        "array": "python -m recipes.prepare array --out FOLDER, with the options of the model's data",
+        "my.data:Tunes": "python -m recipes.prepare source my.data:Tunes --out FOLDER, with the options",
+        "ids": "recipes.data.prepare_ids(..., symbols=) with the symbols of the model",
+    }
+    for kind, shown in commands.items():
+        assert prepare_with("runs/mine", Layout(kind=kind)).startswith(shown)
+    assert "recipes.prepare local --files FILES --tokenizer gpt2" in prepare_with("gpt2")
 
 
 def test_text_of_an_earlier_version_and_padding_beyond_the_models_tokens_are_taken(here):
@@ -116,7 +127,7 @@ def test_a_padding_token_that_the_model_reads_as_another_one_is_refused(here):
     prepare(local("text.jsonl", "plain", 8), Path("data"))
     made.add_special_tokens([AddedToken("<|turn|>", normalized=False)])
     model("mine", made)
-    with pytest.raises(SystemExit, match=r"id 273 is '\[PAD\]' of the text's and '<\|turn\|>' of the model's"):
+    with pytest.raises(SystemExit, match=r"id 273 is '\[PAD\]' of the data's and '<\|turn\|>' of the model's"):
         train.main([recipe("data")])
 
 
@@ -152,7 +163,7 @@ def test_a_run_starts_at_no_weights_of_another_tokenizer_or_of_other_clusters(tm
     Path("other.jsonl").write_text("\n".join(rows) + "\n")
     prepare(local("other.jsonl", "train:300", 8), Path("data"))
     foreign = replace(again, data=replace(again.data, corpus=None, folder=Path("data")))
-    with pytest.raises(ValueError, match=r"start=.*: made with another tokenizer .* The text's is train:300"):
+    with pytest.raises(ValueError, match=r"start=.*: made with another tokenizer .* The data's is train:300"):
         Run.prepare(foreign, ALONE)
 
 
@@ -190,9 +201,9 @@ def test_embeddings_of_another_tokenizer_are_not_clustered(here):
     theirs.save("theirs.json")
     prepare(local("text.jsonl", "theirs.json", 8), Path("data"))
     few = ["--clusters", "4", "--vectors", "mine", "--out", "out", "--restarts", "1"]
-    with pytest.raises(SystemExit, match=r"--vectors mine: made with another tokenizer .* text's is theirs.json \(274"):
+    with pytest.raises(SystemExit, match=r"--vectors mine: made with another tokenizer .* data's is theirs.json \(274"):
         clusters.main([*few, "--data", "data"])
-    with pytest.raises(SystemExit, match=r"--vectors mine: made with another tokenizer .* text's is theirs.json \(274"):
+    with pytest.raises(SystemExit, match=r"--vectors mine: made with another tokenizer .* data's is theirs.json \(274"):
         clusters.main([*few, "--tokenizer", "theirs.json", "--first-year", "2019"])
 
 

@@ -96,13 +96,13 @@ def test_documents_that_repeat_by_nature_are_counted_but_not_refused(capsys):
     made = text("texts", "mixed.txt")
     assert made.manifest["shared"] == {"documents": 2, "repeated": 200}
     command.main(["local", "--files", "texts", "--tokenizer", "train:257", "--validation", "mixed.txt", "--out", "out"])
-    assert "validation: 2 of 42 documents are in train too" in capsys.readouterr().out
+    assert "validation: also in train: 2 of 42 documents" in capsys.readouterr().out
     draws = np.random.default_rng(0).integers(0, 2, (400, 3))  # eight sequences: almost all are on both sides
     assert prepare_ids(draws[:300], draws[300:], 2, "few").manifest["shared"]["documents"] == 100
     held_out = prepare_ids([[0, 1], [1, 0], [0, 1]], 1, 2, "held_out")
     assert held_out.manifest["shared"] == {"documents": 1, "repeated": 0}, "not named apart: counted alone"
     command.main(["lines", "--files", "texts", "--validation", "other.txt", "--out", "apart"])
-    assert "in train too" not in capsys.readouterr().out and open_prepared(Path("apart")).manifest["shared"]
+    assert "also in train" not in capsys.readouterr().out and open_prepared(Path("apart")).manifest["shared"]
 
 
 def test_two_columns_of_one_file_are_other_documents():

@@ -372,7 +372,7 @@ def test_text_of_other_tokens_and_unnamed_text_are_refused(folders, data, tmp_pa
     other, options = publish_tiny(tmp_path).data.folder, EvaluateOptions(model=folders["bert"], scorer="none")
     refused_with(data=data, options=options, other=other)(r"""
         evaluate(options, ALONE)
-            | ValueError | data: .* has no text .* --data FOLDER; python -m recipes\.prepare
+            | ValueError | data: .* has no data .* --data FOLDER; prepare it by python -m recipes\.prepare
         evaluate(replace(options, data=other), ALONE) | ValueError | made with another tokenizer
         evaluate(replace(options, data=data, length=97), ALONE)
             | ValueError | length=97: must be at most 96, the maximum of .*bert

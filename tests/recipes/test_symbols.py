@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import yaml
 from refusals import refused_with, refuses
 
 from ddlib import parts
-from recipes import evaluate, generate
+from recipes import evaluate, generate, owt
 from recipes import prepare as command
 from recipes.config import Data, Hardware, Optimizer, Output, Recipe, read_recipe, recipe_yaml
 from recipes.console import make_console
@@ -207,7 +208,18 @@ test_bad_input_is_named = refuses(r"""
     saved(PAIRS, labels=written("y.txt", "1\n\n")).load() | ValueError | labels='y\.txt': row 1 has no label
     saved(PAIRS, labels=written("y.txt", "1\n")).load()
         | ValueError | labels='y\.txt': holds 1, must hold one for each of 2 sequences
-    saved(PAIRS, labels="y").load() | FileNotFoundError | labels='y': neither a column nor a file
+    saved(PAIRS, labels="y").load() | FileNotFoundError
+        | labels='y': neither a column nor a file; must be a column .* or a file with one label on each line
+    saved(np.ones((0, 2), int)).load() | ValueError | a\.npy: has shape \(0, 2\), must hold an id
+    (saved(np.ones((0, 2, 2), int)), Images("a.npy").load()) | ValueError | shape \(0, 2, 2\), must hold a picture
+    (saved(np.ones((1, 2, 2)) / 2), Images("a.npy").load()) | TypeError
+        | a\.npy: holds float64, must hold whole numbers of 0\.\.255; for values of 0\.\.1 save \(255 \* x\)
+    (saved(np.ones((1, 2, 2), int)), Images("a.npy", labels="folder").load()) | ValueError
+        | labels='folder': takes the folder of each picture file, and a\.npy holds many .* or a file with one label
+    Fasta(written("a.fa", ">a\nACGTACGTN\n>b\nCCGTARNACGTACGTNNACGTTAACG\n")).load() | ValueError
+        | alphabet='protein', but the letters are those of dna: 'A' .*; read them with --alphabet dna
+    Fasta(written("a.fa", ">a\nacgtacgtn\n")).load() | ValueError | letters are those of dna
+    Fasta(written("a.fa", ">a\nACGUACGUN\n")).load() | ValueError | read them with --alphabet rna
     Lines(written("a.txt", "CCO\nC!O\n"), tokens="smiles").load()
         | ValueError | a\.txt, line 2: '!' is not a token of tokens='smiles': 'C!O'
     Lines(written("a.txt", "CCO\n"), tokens="smile").load() | ValueError
@@ -227,13 +239,12 @@ test_bad_input_is_named = refuses(r"""
         | ValueError | shape=\(1, 2\): row 1 has 1 symbols, every row must have 2
     prepare_ids([[0, 1], [1]], [[1]], 4, "out", labels=(["a", "b"], ["c"]))
         | ValueError | labels: row 0 of validation is 'c', a class that train does
-    prepare_ids([[0, 1], [1]], 1, 4, "out", by="label") | ValueError | by='label': the sequences have no labels
     prepare_ids([[0, 1], [1]], 2, 4, "out") | ValueError | held_out=2: must be below 2, the number
     prepare_ids([[0], [1]], 1, 2, "out", symbols="aa") | ValueError | symbols: 'a' is empty or occurs twice
     prepare_ids(np.zeros((4, 2, 2), int), 2, 4, "out", ends=True)
         | ValueError | ends=True: not for sequences of one shape, here \(2, 2\)
-    prepare_ids(np.zeros((10, 2), int), 9, 4, "out", labels=[*"aaaaaaaaab"], by="label")
-        | ValueError | by='label': held_out=9 leaves no sequence of the class 'b' to train on
+    prepare_ids(np.zeros((10, 2), int), 9, 4, "out", labels=[*"aaaaaaaaab"])
+        | ValueError | held_out=9: leaves no sequence of the class 'b' to train on, must be at most 8
     Sequences(ids=np.zeros((2, 1), int), symbols=("a",), labels=np.array([0, 3]), classes=("x", "y"))
         | ValueError | labels: row 1 is 3, there are 2 classes
 """)
@@ -246,12 +257,74 @@ def test_labels_are_refused_for_other_sequences_than_those_of_training():
         command.main([*words, "--validation", "a.txt"])
 
 
+def test_proteins_of_few_letters_are_no_dna():
+    assert len(Fasta(written("a.fa", ">a\nAAGAAGTAAGCAAGAKLAG\n>b\nAAAA\n")).load()) == 2
+    assert Fasta(written("a.fa", ">a\nAAGGAAGGCCAA\n")).load().symbols == tuple("ACDEFGHIKLMNPQRSTVWY")
+
+
+# the order of symbols, and what is held out
+
+
+def test_whole_numbers_are_symbols_in_their_order():
+    Path("events.txt").write_text("10 2 1\n-3 0 11\n")
+    found = Lines("events.txt", tokens="words").load()
+    assert (found.symbols, lists(found)) == (("-3", "0", "1", "2", "10", "11"), [[4, 3, 2], [0, 1, 5]])
+    Path("events.txt").write_text("10 2 a\n")
+    assert Lines("events.txt", tokens="words").load().symbols == ("10", "2", "a")
+
+
+def test_numbers_that_are_read_as_characters_are_remarked(capsys):
+    Path("events.txt").write_text("10 2 1\n" * 40)
+    command.main(["lines", "--files", "events.txt", "--out", "events"])
+    assert "--tokens words takes each number as a symbol" in capsys.readouterr().out
+    Path("digits.txt").write_text("1021\n" * 40)
+    command.main(["lines", "--files", "digits.txt", "--out", "digits"])
+    command.main(["lines", "--files", "events.txt", "--tokens", "words", "--out", "words"])
+    output = capsys.readouterr().out
+    assert "--tokens words takes" not in output and "ids: 0 '1', 1 '2', 2 '10'\n" in output
+
+
+def test_the_summary_lists_ids_and_the_sequences_of_each_class(capsys):
+    np.savez("both.npz", x=np.arange(40)[:, None].repeat(2, 1), y=np.arange(40) % 20)
+    command.main(["array", "--files", "both.npz", "--vocab", "40", "--column", "x", "--labels", "y", "--out", "out"])
+    output = capsys.readouterr().out
+    assert "ids: 0 '0', 1 '1', 2 '2'," in output and "11 '11', ..., 39 '39'\n" in output
+    assert "sequences of each class, train + validation: 0: 1 + 1, 1: 1 + 1, 2: 2 + 0," in output
+    np.savez("both.npz", x=np.arange(40)[:, None].repeat(2, 1), y=np.zeros(40, int))
+    command.main(["array", "--files", "both.npz", "--column", "x", "--labels", "y", "--vocab", "40", "--out", "one"])
+    output = capsys.readouterr().out
+    assert "1 class," in output and "train + validation: 0: 38 + 2\n" in output
+
+
+def test_labelled_sequences_are_held_out_by_class_and_a_file_that_is_sorted_by_class_too(tmp_path):
+    made = prepare_ids(np.arange(64)[:, None].repeat(2, 1), 8, 64, tmp_path / "out", labels=[0] * 56 + [1] * 8)
+    assert [np.bincount(one.labels).tolist() for one in (made.train, made.validation)] == [[49, 7], [7, 1]]
+    assert [int(row[0]) for row in made.validation] == [*range(49, 56), 63], "the last ones of each class"
+    rare = prepare_ids(np.arange(44)[:, None], 4, 44, tmp_path / "rare", labels=[0] * 40 + [1, 2, 3, 4])
+    assert np.bincount(rare.validation.labels, minlength=5).tolist() == [4, 0, 0, 0, 0]
+
+
+def test_symbols_of_the_held_out_rows_alone_are_refused_where_the_alphabet_is_not_given(tmp_path):
+    Path("mixed.txt").write_text("a b\nb a\n" * 20 + "a c\nd b\n")
+    np.save("ids.npy", np.concatenate([np.arange(40) % 2, [2, 3]])[:, None].repeat(2, 1))
+    words = {"kind": "lines", "files": "mixed.txt", "tokens": "words"}
+    ids = {"kind": "array", "files": "ids.npy"}
+    refused_with(words=words, ids=ids)(r"""
+        prepare(SymbolCorpus(source=words), "out") | ValueError
+            | validation: contains 2 symbols that train does not contain: 'c', 'd'\. Hold out other .*--shuffle SEED
+        prepare(SymbolCorpus(source=ids), "out") | ValueError | 2 symbols that train does not contain: '2', '3'
+    """)
+    assert prepare(SymbolCorpus(source=words, shuffle=1), tmp_path / "shuffled").vocab_size == 4
+    given = prepare(SymbolCorpus(source=ids | {"vocab": 4}), tmp_path / "given")
+    assert given.manifest["notes"]["validation"] == ["contains 2 symbols that train does not contain: '2', '3'"]
+
+
 # the folder
 
 
 def test_ids_in_memory_become_a_folder_once(tmp_path):
     labels = [f"kind {number % 3}" for number in range(40)]
-    made = prepare_ids(pictures(), 8, 16, tmp_path / "out", labels=labels, by="label", shuffle=1)
+    made = prepare_ids(pictures(), 8, 16, tmp_path / "out", labels=labels, shuffle=1)
     assert (made.shape, made.vocab_size, made.pad_id, made.eos_id) == ((12, 12), 16, None, None)
     assert (made.is_text, made.ends) == (False, False)
     assert made.classes == ("kind 0", "kind 1", "kind 2") and made.layout.fixed == 144 and not made.ragged
@@ -261,10 +334,10 @@ def test_ids_in_memory_become_a_folder_once(tmp_path):
         for row, label in zip(split, split.labels, strict=True):
             assert known[row.astype(int).tobytes()] == made.classes[label]
     before = (tmp_path / "out" / "manifest.json").stat()
-    again = prepare_ids(pictures(), 8, 16, tmp_path / "out", labels=labels, by="label", shuffle=1)
+    again = prepare_ids(pictures(), 8, 16, tmp_path / "out", labels=labels, shuffle=1)
     assert (tmp_path / "out" / "manifest.json").stat() == before and again.layout == made.layout
     with pytest.raises(ValueError, match="contains other data, choose another folder"):
-        prepare_ids(pictures(seed=1), 8, 16, tmp_path / "out", labels=labels, by="label", shuffle=1)
+        prepare_ids(pictures(seed=1), 8, 16, tmp_path / "out", labels=labels, shuffle=1)
     with pytest.raises(ValueError, match="not text"):
         made.train.bits_per_byte(1.0)
     assert made.tokenizer.decode(made.train[0][:3].tolist()) == " ".join(map(str, made.train[0][:3].tolist()))
@@ -282,7 +355,7 @@ def test_a_second_split_has_the_symbols_of_the_first(tmp_path):
     with pytest.raises(ValueError, match=r"data\.corpus\.ends=True: .*out holds another corpus, prepared with False"):
         open_prepared(tmp_path / "out", replace(corpus, ends=True))
     Path("valid.txt").write_text("cd\n")
-    with pytest.raises(ValueError, match="validation: contains 1 symbols that train does not contain: 'd'"):
+    with pytest.raises(ValueError, match="validation: contains 1 symbol that train does not contain: 'd'"):
         prepare(corpus, tmp_path / "other")
 
 
@@ -500,12 +573,12 @@ def test_the_command_prepares_any_source(tmp_path, capsys):
         "--out",
         "data/codes",
     ]
-    labelled = [*words, "--labels", "labels.txt", "--shuffle", "3", "--held-out", "8", "--by-label"]
+    labelled = [*words, "--labels", "labels.txt", "--shuffle", "3", "--held-out", "8"]
     command.main(labelled)
     output = capsys.readouterr().out
     assert "data/codes: 16 symbols, shape 12 x 12, 4 classes, vocabulary" in output
-    flags = "--data.folder data/codes --data.length 144 --output.folder runs/codes"
-    assert f"python -m recipes.owt mdlm --smoke {flags}" in output
+    flags = "--model.num-classes run --model.positions rope2d --model.shape run --output.folder runs/codes"
+    assert f"python -m recipes.owt mdlm --smoke --data.folder data/codes --data.length 144 {flags}" in output
     found = open_prepared(tmp_path / "data/codes")
     assert np.bincount(found.validation.labels).tolist() == [2, 2, 2, 2]
     command.main(labelled)
@@ -523,10 +596,31 @@ def test_the_command_prepares_any_source(tmp_path, capsys):
     assert "--data.length 9 --output" in output and "(end 10, pad 11)" in output
 
 
+def test_help_states_defaults(capsys):
+    for kind, shown in (("images", "symbols (default 256)"), ("lines", "consist of (default characters)")):
+        with pytest.raises(SystemExit):
+            command.main([kind, "--help"])
+        assert shown in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("labels", [False, True])
+@pytest.mark.parametrize("ids", ["pictures", "lines"])
+def test_the_printed_command_trains_on_labels_and_positions(tmp_path, capsys, ids, labels):
+    rows = pictures() if ids == "pictures" else [[n % 3] * (3 + n % 4) for n in range(40)]
+    data = prepare_ids(rows, 8, 16, tmp_path / "data", labels=np.arange(40) % 4 if labels else None)
+    line = command.advice("array", tmp_path / "data", data).partition("\n")[0]
+    words = shlex.split(line.removeprefix("train on it: python -m recipes.owt "))
+    owt.main([*words, "--steps", "2"])
+    network = json.loads(Path("runs/data/weights/config.json").read_text())
+    assert network.get("num_classes", 0) == 4 * labels
+    assert network.get("positions", "rope") == ("rope2d" if ids == "pictures" else "rope")
+
+
 @pytest.mark.slow
 def test_a_source_from_outside_becomes_data_and_a_run(tmp_path, capsys):
     words = ["source", "ddlib_ragged:Walks", "--count", "40", "--places", "6", "--held-out", "8", "--out", "data"]
-    command.main([*words, "--by-label"])
+    command.main(words)
     assert "data: 6 symbols, 2 classes, vocabulary" in capsys.readouterr().out
     found = open_prepared(tmp_path / "data")
     assert found.classes == ("down", "up") and found.layout.kind == "ddlib_ragged:Walks"
@@ -535,7 +629,7 @@ def test_a_source_from_outside_becomes_data_and_a_run(tmp_path, capsys):
     train(recipe(tmp_path / "data", 16, steps=1))
     assert open_saved(tmp_path / "run").layout.classes == ("down", "up")
     with pytest.raises(SystemExit, match=r"contains other data, choose another folder: .*source.seed was 0, is 1"):
-        command.main([*words, "--by-label", "--seed", "1"])
+        command.main([*words, "--seed", "1"])
     with pytest.raises(ValueError, match="ddlib_ragged:Walks has no files; hold out sequences by"):
         command._symbols(command._parser(words).parse_args([*words[:2], "--validation", "x", "--out", "y"]))
     with pytest.raises(TypeError, match=r"source: .*:no_source returns 3, must be a ddlib\.sources\.Source"):

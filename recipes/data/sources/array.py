@@ -30,7 +30,7 @@ class Array:
 
     Args:
         files: .npy, .npz or .parquet: a file, a folder or a quoted pattern; or a data set of the hub.
-        vocab: number of symbols; by default the largest id and one.
+        vocab: number of symbols; by default the largest id plus one.
         column: array of an .npz, or column of a table; by default the only one besides the labels.
         shape: shape of one sequence, whose ids are in one row; by default that of the arrays.
         labels: another array or column, or a file with one label on each line.
@@ -72,7 +72,7 @@ class Array:
         shape = shapes.pop()
         return Sequences(
             ids=ids, symbols=numbered(vocab), shape=shape if len(shape) > 1 else (), labels=labels, classes=classes,
-            separator=" ",
+            separator=" ", observed=self.vocab is None,
         )  # fmt: skip
 
     def identity(self) -> dict[str, str]:
@@ -146,6 +146,8 @@ def _of_array(place: str, array: np.ndarray, columns: Callable[[str], Sequence[A
     if array.ndim < 2:
         raise ValueError(f"{place}: has shape {array.shape}, must have a row for each sequence, (N, ...)")
     check_ints(array, place)
+    if not array.size:
+        raise ValueError(f"{place}: has shape {array.shape}, must hold an id")
     count, shape = len(array), array.shape[1:]
     offsets = np.arange(count + 1) * int(np.prod(shape))
     return Part(Ragged(np.ascontiguousarray(array).reshape(-1), offsets), shape, columns)

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,9 @@ SUFFIXES = (".fasta", ".fa", ".faa", ".fna", ".ffn", ".frn")
 LETTERS = {"protein": ("ACDEFGHIKLMNPQRSTVWY", "X"), "dna": ("ACGT", "N"), "rna": ("ACGU", "N")}
 """Letters of each alphabet, and the letter for an unknown one."""
 
+NUCLEOTIDES = 0.95
+"""Share of letters of DNA or RNA from which on sequences are no proteins, where it is about a third."""
+
 
 @dataclass(frozen=True)
 class Fasta:
@@ -24,14 +28,14 @@ class Fasta:
 
     Args:
         files: a file, a folder or a quoted pattern.
-        alphabet: protein, dna or rna.
+        alphabet: protein, dna or rna; letters of DNA or RNA are no proteins.
         unknown: largest accepted share of letters in lower case or outside of the alphabet: the first are read as
             capitals, the others become X (proteins) or N, then a symbol too.
         labels: a regular expression with one group, the label in a record's header; or a file with one on each line.
 
     Raises:
         FileNotFoundError, ValueError: on loading: no such file; sequence in front of the first header; a larger share
-            of such letters, with their numbers; a header without a label.
+            of such letters, with their numbers; DNA or RNA read as proteins; a header without a label.
     """
 
     files: str
@@ -54,14 +58,16 @@ class Fasta:
             if letter.upper() not in letters and letter.upper() != other
         }
         odd, total = lower | strange, max(counts.total(), 1)
-        if sum(odd.values()) > self.unknown * total:
-            listed = ", ".join(
-                f"{letter!r} ({count:,})" for letter, count in sorted(odd.items(), key=lambda one: -one[1])
+        if self.alphabet == "protein" and (kind := _nucleotides(counts)):
+            raise ValueError(
+                f"files={self.files!r}: alphabet='protein', but the letters are those of {kind}: "
+                f"{_listed(counts)}; read them with --alphabet {kind}"
             )
+        if sum(odd.values()) > self.unknown * total:
             raise ValueError(
                 f"files={self.files!r}: {sum(odd.values()):,} letters are in lower case or no letters of "
                 f"{self.alphabet} ({sum(odd.values()) / total:.2%}, at most unknown={self.unknown:g} are accepted): "
-                f"{listed}"
+                f"{_listed(odd)}"
             )
         used = {letter.upper() for letter in counts}
         symbols = tuple(letters) + ((other,) if used - set(letters) else ())
@@ -112,6 +118,24 @@ class Fasta:
             raise ValueError(f"labels={self.labels!r}: must be a file, or a regular expression with one group (...)")
         found = [pattern.search(header) for header in headers]
         return labelled(as_ints(["" if one is None else one[1] or "" for one in found]), f"labels={self.labels!r}")
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    """Return letters with their numbers, the most frequent first."""
+    return ", ".join(f"{letter!r} ({count:,})" for letter, count in sorted(counts.items(), key=lambda one: -one[1]))
+
+
+def _nucleotides(counts: Mapping[str, int]) -> str | None:
+    """Return "dna" or "rna" if all its letters occur and make up almost all of the sequences, else None."""
+    capitals = Counter()
+    for letter, count in counts.items():
+        capitals[letter.upper()] += count
+    for kind in ("dna", "rna"):
+        letters, other = LETTERS[kind]
+        share = sum(capitals[letter] for letter in letters + other)
+        if share >= NUCLEOTIDES * capitals.total() and all(capitals[letter] for letter in letters):
+            return kind
+    return None
 
 
 def _notes(lower: dict[str, int], strange: dict[str, int], other: str) -> tuple[str, ...]:

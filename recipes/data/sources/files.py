@@ -130,7 +130,10 @@ def read_labels(path: str, count: int) -> tuple[Int[np.ndarray, " N"], tuple[str
     """
     file = Path(path)
     if not file.is_file():
-        raise FileNotFoundError(f"labels={path!r}: neither a column nor a file")
+        raise FileNotFoundError(
+            f"labels={path!r}: neither a column nor a file; must be a column or another array of the "
+            "file of the sequences, or a file with one label on each line (.txt) or in an array (.npy)"
+        )
     found: Any = np.load(file, allow_pickle=False) if file.suffix == ".npy" else as_ints(list(text_lines(file)))
     if len(found) != count:
         raise ValueError(f"labels={path!r}: holds {len(found)}, must hold one for each of {count} sequences")

@@ -55,6 +55,11 @@ class Images:
 
     def load(self) -> Sequences:
         found, columns = self._pictures()
+        if self.labels == FOLDER and columns(FOLDER) is None:
+            raise ValueError(
+                f"labels={FOLDER!r}: takes the folder of each picture file, and {self.files} holds many pictures; must "
+                "be a column or another array of the file, or a file with one label on each line"
+            )
         pictures: list[Int[np.ndarray, "H W *C"]] = []
         for name, picture in found:
             if pictures and picture.shape != pictures[0].shape:
@@ -102,9 +107,16 @@ class Images:
         arrays = {"": content} if isinstance(content, np.ndarray) else dict(content)
         name = self._name(str(file), list(arrays))
         array = arrays[name]
+        if array.dtype.kind == "f":
+            raise TypeError(
+                f"{file}: holds {array.dtype}, must hold whole numbers of 0..255; for values of 0..1 save "
+                "(255 * x).round().astype('uint8')"
+            )
         check_ints(array, str(file))
         if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] != 3):
             raise ValueError(f"{file}: has shape {array.shape}, must be (N, H, W) or (N, H, W, 3)")
+        if not array.size:
+            raise ValueError(f"{file}: has shape {array.shape}, must hold a picture")
         if int(array.min()) < 0 or int(array.max()) > 255:
             row = int(np.flatnonzero(((array < 0) | (array > 255)).reshape(len(array), -1).any(1))[0])
             raise ValueError(

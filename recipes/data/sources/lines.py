@@ -10,6 +10,7 @@ import numpy as np
 
 from recipes.data.sequences import Ragged, Sequences
 from recipes.data.sources.files import (
+    INT,
     TABLES,
     as_ints,
     chosen_labels,
@@ -27,6 +28,9 @@ SMILES = r"\[[^\]]+\]|Br|Cl|%\d\d|[BCNOPSFIbcnops]|[()=#\-+\\/:~@?>*$.]|\d"  # S
 
 RULES = {"characters": None, "smiles": SMILES, "words": r"\S+"}
 """Named rules of tokens: a regular expression, or None for single characters."""
+
+BETWEEN = " \t"
+"""Characters between the numbers of a line."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,10 @@ class Lines:
         separator = " " if self.tokens == "words" and self.tokenizer is None else ""
         if not symbols:
             raise ValueError(f"files={self.files!r}: there is no line with a symbol")
-        return Sequences(ids=ids, symbols=symbols, labels=labels, classes=classes, separator=separator)
+        return Sequences(
+            ids=ids, symbols=symbols, labels=labels, classes=classes, separator=separator, observed=True,
+            notes=_notes(symbols),
+        )  # fmt: skip
 
     def identity(self) -> dict[str, str]:
         return identity(matching(self.files), self.labels)
@@ -114,6 +121,15 @@ class Lines:
         return pattern.findall
 
 
+def _notes(symbols: Sequence[str]) -> tuple[str, ...]:
+    """Return a remark on characters that are those of numbers between white space."""
+    digits = [name for name in symbols if name.isdecimal()]
+    others = set(symbols) - set(digits)
+    if not digits or not others & set(BETWEEN) or not others <= {*BETWEEN, "+", "-"}:
+        return ()
+    return ("all characters are digits, signs and white space: --tokens words takes each number as a symbol",)
+
+
 def _characters(texts: Sequence[str]) -> tuple[Ragged, tuple[str, ...]]:
     """Return the ids of the characters of each text, and the characters in their order."""
     codes, offsets = code_points(texts)
@@ -127,7 +143,7 @@ def _characters(texts: Sequence[str]) -> tuple[Ragged, tuple[str, ...]]:
 def _tokens(
     texts: Sequence[str], place: Callable[[int], str], cut: Callable[[str], list[str]], rule: str
 ) -> tuple[Ragged, tuple[str, ...]]:
-    """Return the ids of the tokens of each text, and the tokens, sorted.
+    """Return the ids of the tokens of each text, and the tokens, sorted: by value if all are whole numbers.
 
     Raises:
         ValueError: a part of a text, other than white space, is in none of its tokens.
@@ -143,7 +159,8 @@ def _tokens(
             raise ValueError(f"{place(row)}: {_rest(text, tokens)!r} is not a token of {rule}: {text[:80]!r}")
         values.extend(known.setdefault(token, len(known)) for token in tokens)
         offsets.append(len(values))
-    symbols = tuple(sorted(known))
+    whole = all(map(INT.fullmatch, known))
+    symbols = tuple(sorted(known, key=lambda name: (int(name) if whole else 0, name)))
     order = np.empty(max(len(known), 1), dtype=np.int64)
     order[[known[symbol] for symbol in symbols]] = np.arange(len(symbols))
     return Ragged(
