@@ -43,7 +43,7 @@ def llama(tmp_path, monkeypatch) -> Path:
     lines = [f"{number}. {SENTENCES[number % 3]} {SENTENCES[0]}" for number in range(60)]
     Path("texts").mkdir()
     Path("texts/mine.txt").write_text("\n\n".join(lines) + "\n")
-    Path("one.jsonl").write_text(json.dumps({"text": lines[0]}) + "\n")
+    Path("one.jsonl").write_text(json.dumps({"text": SENTENCES[1]}) + "\n")
     words = write_tokenizer(Path("llama"))
     torch.manual_seed(0)
     config = LlamaConfig(vocab_size=words + 6, **SIZE, max_position_embeddings=24, tie_word_embeddings=True)
