@@ -84,3 +84,53 @@ def num_states_is_one_too_high(num_states, self):
 def the_map_over_two_levels_has_the_xi_of_its_first_edge(__init__, self, *arguments, **options):
     __init__(*arguments, **options)
     self.composed["0-2"] = parent_map([ABOVE[w] for w in WORDS], 0.8)
+
+
+@fault("u_i(.|p) = u_{i-1}(.|p) K", Tree, build=deep)
+def probabilities_of_a_level_sum_to_less_than_1(level_probs, self, p):
+    tokens, *above = level_probs(p)
+    return [tokens, *(0.9 * probs for probs in above)]
+
+
+@fault("u_i(.|p) = u_{i-1}(.|p) K", Tree, build=deep)
+def probabilities_of_the_second_level_omit_the_other_parents(level_probs, self, p):
+    found = level_probs(p)
+    chain = Map(self.between(0, 2).parents, self.levels[2])
+    return [*found[:2], chain.push(p), *found[3:]]
+
+
+@fault("u_i(.|p) is a distribution over each level, tokens first", Tree, build=deep)
+def the_tokens_are_missing_among_the_probabilities_of_the_levels(level_probs, self, p):
+    return level_probs(p)[1:]
+
+
+@fault("the states of a level are consecutive", Tree, build=tree)
+def the_slice_of_a_level_lacks_its_last_state(states, self, level):
+    whole = states(level)
+    return slice(whole.start, max(whole.start + 1, whole.stop - 1))
+
+
+@fault("a state's descendants are the tokens that lead to it", Tree, build=deep)
+def descendants_of_a_cluster_are_those_of_the_next_one(under, self, state):
+    return under(min(state + 1, self.num_states - 1))
+
+
+@fault("a state's descendants are the tokens that lead to it", Tree, build=deep)
+def descendants_are_in_descending_order(under, self, state):
+    return under(state).flip(0)
+
+
+@fault("no two states have the same rows of an embedding", Tree, build=deep)
+def shared_rows_lack_the_own_row_of_each_state(shared_rows, self):
+    return shared_rows()[:, 1:]
+
+
+@fault("a small copy has the speeds of the hierarchy", Tree, build=deep)
+def a_small_copy_has_speeds_of_1(small_copy, self, vocab_size):
+    copy = small_copy(vocab_size)
+    return Hierarchy(list(copy.maps))
+
+
+@fault("plain: each child has one parent", Map, build=with_map)
+def a_map_with_other_parents_is_declared_plain(plain, self):
+    return True

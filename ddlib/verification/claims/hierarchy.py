@@ -8,7 +8,7 @@ from torch import Tensor
 from ddlib.hierarchies import Hierarchy, Kernel, Map
 from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.framework.cases import LARGE, REDUCED
-from ddlib.verification.framework.claim import Claim, Comparison, Point
+from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
 from ddlib.verification.framework.dependencies import evaluate_claims, explained
 from ddlib.verification.report import Check
 
@@ -44,6 +44,11 @@ def _levels(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
     yield Comparison("the top level, given the token", ("x", "z"), rows, rows[:1].expand_as(rows), 1e-12)
     yield Comparison("vocab_size", (), torch.tensor(hierarchy.vocab_size), sizes[0], 0.0)
     yield Comparison("num_states", (), torch.tensor(hierarchy.num_states), sizes.sum(), 0.0)
+    yield Comparison("depth", (), torch.tensor(hierarchy.depth), torch.tensor(len(sizes) - 1), 0.0)
+    ends = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+    yield Comparison("starts", ("level",), hierarchy.starts, ends, 0.0)
+    named = torch.tensor([len(names) for names in hierarchy.names.members], dtype=torch.int64)
+    yield Comparison("names per level of clusters", ("",), named, sizes[1:-1] if len(named) else named, 0.0)
     yield Comparison("speeds per edge", (), torch.tensor(len(hierarchy.speeds)), torch.tensor(len(sizes) - 1), 0.0)
     positive = torch.tensor(hierarchy.speeds) > 0
     yield Comparison("speed > 0", ("edge",), positive.double(), torch.ones(len(positive)), 0.0)
@@ -53,6 +58,7 @@ def _levels(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
         local = hierarchy.local(members, i)
         yield Comparison(f"local index in level {i}", (), local, members - offset, 0.0, {"z": members})
         yield Comparison("offset", (), torch.tensor(hierarchy.offsets[i]), torch.tensor(offset), 0.0)
+        yield Comparison(f"states({i})", ("",), states[hierarchy.states(i)], members, 0.0)
 
 
 def _composition(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
@@ -62,6 +68,53 @@ def _composition(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
             product = product @ hierarchy.maps[j].matrix()
             got = hierarchy.between(i, j + 1).matrix()
             yield Comparison(f"K from level {i} to {j + 1}", ("child", "ancestor"), got, product, 1e-12)
+
+
+def _level_probs(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
+    generator = torch.Generator().manual_seed(1)
+    probs = torch.randn(3, hierarchy.vocab_size, generator=generator, dtype=torch.float64).softmax(-1)
+    found = hierarchy.level_probs(probs)
+    levels = torch.tensor(len(hierarchy.levels))
+    yield Comparison("distributions of level_probs", (), torch.tensor(len(found)), levels, 0.0)
+    for i, got in enumerate(found):
+        yield Comparison(f"level_probs of level {i}", ("distribution", "state"), got, probs, 1e-12)
+        if i < hierarchy.depth:
+            probs = hierarchy.maps[i].push(probs)
+
+
+def _descendants(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
+    tokens = torch.arange(hierarchy.vocab_size)
+    for level, offset in enumerate(hierarchy.offsets):
+        for member in _drawn(hierarchy.levels[level], 24).tolist():
+            if level in (0, hierarchy.depth):
+                expected = tokens[member, None] if level == 0 else tokens
+            else:
+                edge = hierarchy.between(0, level)
+                leads = edge.parents == member if isinstance(edge, Map) else edge.column(torch.tensor(member)) > 0
+                expected = tokens[leads]
+            yield Comparison(f"under({offset + member})", ("",), hierarchy.under(offset + member), expected, 0.0)
+
+
+def _shared(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
+    """Check that a network can tell the states apart: no two are the sum of the same rows."""
+    size, rows = hierarchy.num_states, hierarchy.shared_rows()
+    yield Comparison("states of shared_rows", (), torch.tensor(len(rows)), torch.tensor(size), 0.0)
+    yield Comparison("least entry of shared_rows", ("state",), rows.amin(1), rows.amin(1).clamp_min(-1), 0.0)
+    counted = torch.zeros(size, int(rows.max()) + 2).scatter_add(1, rows + 1, torch.ones(rows.shape))[:, 1:]
+    alike = (counted[:, None] == counted).all(-1)
+    yield Comparison("states with equal shared_rows", ("z", "other"), alike, torch.eye(size), 0.0)
+
+
+def _small_copy(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
+    copy, most = hierarchy.small_copy(hierarchy.vocab_size), hierarchy.vocab_size
+    what = f"small_copy({most})"
+    same = type(copy) is type(hierarchy)
+    yield stated(f"class of {what}", same, f"{what} is {copy!r}, must be of class {type(hierarchy).__name__}")
+    yield Comparison(f"levels of {what}", (), torch.tensor(copy.depth), torch.tensor(hierarchy.depth), 0.0)
+    size = torch.tensor(copy.vocab_size)
+    yield Comparison(f"tokens of {what}", (), size, size.clamp_max(most), 0.0)
+    speeds = torch.tensor([copy.speeds, hierarchy.speeds], dtype=torch.float64)
+    yield Comparison(f"speeds of {what}", ("edge",), speeds[0], speeds[1], 0.0)
 
 
 def _acts(
@@ -108,6 +161,8 @@ def _actions(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
         yield from _acts(edge, f"of maps[{i}]", child, parent, i, 1e-15, 8)
         all_positive = (edge.matrix() > 0).all().double()
         yield Comparison(f"mixes of maps[{i}]", (), torch.tensor(float(edge.mixes)), all_positive, 0.0)
+        one_parent = (edge.matrix().gather(1, edge.parents[:, None]) == 1).all().double()
+        yield Comparison(f"plain of maps[{i}]", (), torch.tensor(float(edge.plain)), one_parent, 0.0)
 
 
 def _drawn(count: int, most: int) -> Tensor:
@@ -133,6 +188,10 @@ AT_SIZE = (
           "exactly", _levels),
     Claim("hierarchy as given", "actions at size", "row, column, entry, push and sample act as one matrix",
           "1e-12; draws 1e-3", _actions_at_size, rests_on=("level order at size",)),
+    Claim("hierarchy as given", "level probabilities at size", "level_probs are the pushes of p", "1e-12",
+          _level_probs, rests_on=("level order at size", "actions at size")),
+    Claim("hierarchy as given", "descendants at size", "under returns the tokens that lead to a state", "exactly",
+          _descendants, rests_on=("level order at size",)),
 )  # fmt: skip
 """Claims about a hierarchy at its full size, in addition to those about its small copy."""
 
@@ -145,6 +204,14 @@ CLAIMS = (
           _composition, rests_on=("stochastic rows", "level order")),
     Claim("hierarchy", "actions", "row, column, entry, push and sample act as the dense matrix", "1e-13; draws 1e-3",
           _actions, rests_on=("stochastic rows", "surjective")),
+    Claim("hierarchy", "level probabilities", "level_probs are the pushes of p, distributions over each level", "1e-12",
+          _level_probs, rests_on=("level order", "actions")),
+    Claim("hierarchy", "descendants", "under returns the tokens that lead to a state, in ascending order", "exactly",
+          _descendants, rests_on=("level order", "composition")),
+    Claim("hierarchy", "shared rows", "no two states have the same shared_rows", "exactly", _shared,
+          rests_on=("level order",)),
+    Claim("hierarchy", "small copy", "small_copy keeps class, levels and speeds, and at most that many tokens",
+          "exactly", _small_copy, rests_on=("level order",)),
 )  # fmt: skip
 
 
