@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from jaxtyping import Int64
+from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler, IterableDataset
 
 from ddlib.utils.validation import check_count
@@ -28,7 +30,7 @@ class Positions(Dataset[dict[str, Any]]):
 
     def __init__(self, dataset: Any, *, passes: int = 1, seed: int = 0, shuffle: bool = True) -> None:
         self.dataset, self.passes, self.seed, self.shuffle = dataset, check_count("passes", passes), seed, shuffle
-        self._pass, self._order = -1, torch.empty(0, dtype=torch.int64)
+        self._ordered: tuple[int, Tensor] = -1, torch.empty(0, dtype=torch.int64)
 
     @classmethod
     def of(cls, dataset: Any, **options: Any) -> Any:
@@ -41,11 +43,17 @@ class Positions(Dataset[dict[str, Any]]):
 
     def __getitem__(self, position: int) -> dict[str, Any]:
         number, place = divmod(int(position), len(self.dataset))
-        if self.shuffle and number != self._pass:
-            generator = torch.Generator().manual_seed(self.seed + number)
-            self._pass, self._order = number, torch.randperm(len(self.dataset), generator=generator)
-        item = self.dataset[int(self._order[place]) if self.shuffle else place]
+        item = self.dataset[int(self._order(number)[place]) if self.shuffle else place]
         return {**(item if isinstance(item, Mapping) else {"input_ids": item}), POSITION: int(position)}
+
+    def _order(self, number: int) -> Int64[Tensor, "n"]:
+        """Return the order of a pass; the latest one is kept with its number, as one object, since threads share it."""
+        found, order = self._ordered
+        if found != number:
+            generator = torch.Generator().manual_seed(self.seed + number)
+            order = torch.randperm(len(self.dataset), generator=generator)
+            self._ordered = number, order
+        return order
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[position] for position in range(len(self)))

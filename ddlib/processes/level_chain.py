@@ -201,11 +201,31 @@ def terms_of(matrix: Float64[Tensor, "n n"]) -> tuple[float, Float64[Tensor, "k 
     return fastest, torch.stack(powers)
 
 
-def short_step(step: Float64[Tensor, "*n"], terms: Float64[Tensor, "k m m"]) -> Float64[Tensor, "*n m m"]:
-    """Sum the uniformised series for durations ``step`` of at most 1 in units of the fastest exit."""
+def short_step(
+    step: Float64[Tensor, "*n"], terms: Float64[Tensor, "k m m"], blocks: int = 1
+) -> Float64[Tensor, "*n m m"]:
+    r"""Sum the uniformised series for durations h of at most 1 in units of the fastest exit.
+
+    With n = k - 1, the terms up to :math:`P^{n \cdot blocks}` are summed by Horner's rule in :math:`P^n`:
+
+    .. math:: R_b = \sum_{i < n} \binom{bn + i}{i}^{-1} \frac{h^i P^i}{i!}
+        + \binom{bn + n}{n}^{-1} \frac{h^n P^n}{n!} R_{b + 1}, \quad R_{blocks} = I
+    """
     exponents = torch.arange(len(terms), device=step.device)
     poisson = torch.exp(-step)[..., None] * step[..., None] ** exponents
-    return normalised(torch.einsum("...k,kij->...ij", poisson, terms))
+    last = blocks - 1
+    result = torch.einsum("...k,kij->...ij", poisson / _binomials(last, poisson), terms)
+    for block in reversed(range(last)):
+        weights = 1 / _binomials(block, poisson)
+        later = step[..., None, None] ** exponents[-1] * weights[-1] * (terms[-1] @ result)
+        result = later + torch.einsum("...k,kij->...ij", (poisson * weights)[..., :-1], terms[:-1])
+    return normalised(result)
+
+
+def _binomials(block: int, poisson: Float64[Tensor, "*n k"]) -> Float64[Tensor, "n"]:
+    r"""Return :math:`\binom{bn + i}{i}` for i = 0..n."""
+    size = poisson.shape[-1]
+    return poisson.new_tensor([math.comb(block * (size - 1) + i, i) for i in range(size)])
 
 
 def normalised(matrix: Float64[Tensor, "*n m m"]) -> Float64[Tensor, "*n m m"]:

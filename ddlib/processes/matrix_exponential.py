@@ -1,7 +1,6 @@
 """Exponentials of rate matrices with high relative accuracy in every entry."""
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -16,6 +15,11 @@ from ddlib.utils.validation import require
 
 _TINY = 1e-290
 """Probabilities below this count as zero when a chain is tested for having reached its limit."""
+
+_LONG = 184
+"""Duration, in units of the fastest exit, from which one block of the series suffices for the remainder below 1: paths
+of probability above 1e-290 have at most 900 jumps in it, and more than 33 of them are in a remainder with a probability
+of at most 1e-17."""
 
 _RECENT_MATRICES, _RECENT_BYTES = 64, 2**27
 """Largest number, and size in bytes, of the latest results that a ``MatrixExponential`` keeps."""
@@ -32,8 +36,8 @@ class MatrixExponential(Float64Module):
     The first factor is the uniformised series :math:`e^{-f} \sum_k f^k P^k / k!` with :math:`P = I + u G`; the others
     come from a table that is extended when a larger :math:`\sigma` is first met. All factors are products of
     non-negative matrices whose rows are normalised after each product, so nothing cancels: off-diagonal entries keep
-    their relative accuracy, and with them slow transitions between groups of states that mix fast. With more than 34
-    states, probabilities below 1e-38 may be returned as 0.
+    their relative accuracy, and with them slow transitions between groups of states that mix fast. The series has as
+    many terms as the longest paths between states require; probabilities below 1e-290 may be returned as 0.
 
     At an infinite :math:`\sigma` the limit of the chain is returned, found by squaring until no entry changes. No
     duration is truncated, however slowly a chain mixes.
@@ -77,9 +81,9 @@ class MatrixExponential(Float64Module):
             return self.matrix.new_zeros(*sigma.shape, *self.matrix.shape)
         # a matrix made in inference mode could not serve a later call that needs gradients
         with torch.inference_mode(False), torch.no_grad():
-            if self._derived is None:
-                self._derived = _Derived(self.matrix)
-            matrices = [self._derived.at(value) for value in sigma.detach().double().flatten().tolist()]
+            derived = self._derived or _Derived(self.matrix)
+            self._derived = derived
+            matrices = [derived.at(value) for value in sigma.detach().double().flatten().tolist()]
         result = torch.stack(matrices).view(*sigma.shape, *self.matrix.shape)
         if sigma.requires_grad:  # d exp(sigma G) / d sigma = exp(sigma G) G
             result = result + (sigma - sigma.detach())[..., None, None] * (result @ self.matrix)
@@ -100,23 +104,25 @@ class MatrixExponential(Float64Module):
 
 
 class _Derived:
-    """Cache of the values derived from a rate matrix: terms of the series, the table of factors, the latest results."""
+    """Values derived from a rate matrix: terms of the series, the table of factors, the latest results.
+
+    Threads share it: the table and the latest results are replaced as a whole, never changed in place.
+    """
 
     def __init__(self, matrix: Float64[Tensor, "n n"]) -> None:
         self.fastest, self.terms = terms_of(matrix)
-        self.table: list[tuple[Tensor, Tensor, Tensor]] = []
-        self.recent: OrderedDict[float, Tensor] = OrderedDict()
+        self.blocks = blocks_of(self.terms)
+        self.table: tuple[tuple[Tensor, Tensor, Tensor], ...] = ()
+        self.recent: dict[float, Tensor] = {}
 
     def at(self, sigma: float) -> Float64[Tensor, "n n"]:
         """Return exp(sigma G), from the latest results where it is among them."""
-        found = self.recent.get(sigma)
-        if found is not None:
-            self.recent.move_to_end(sigma)
-            return found
-        found = self.recent[sigma] = self.compute(sigma)
+        recent = dict(self.recent)
+        found = recent.pop(sigma, None)
+        if found is None:
+            found = self.compute(sigma)
         most = max(1, min(_RECENT_MATRICES, _RECENT_BYTES // (8 * found.numel())))
-        while len(self.recent) > most:
-            self.recent.popitem(last=False)
+        self.recent = dict([*recent.items(), (sigma, found)][-most:])
         return found
 
     def compute(self, sigma: float) -> Float64[Tensor, "n n"]:
@@ -124,39 +130,62 @@ class _Derived:
         if math.isinf(scaled):
             return self._limit()
         whole = math.floor(scaled)
-        result = self._short(scaled - whole)
-        for place in range((whole.bit_length() + 1) // 2):
-            if not self._extended(place):
-                return self.table[-1][-1]  # the chain has reached its limit before 4^place
+        result = self._short(scaled - whole, 1 if whole >= _LONG else self.blocks)
+        places = (whole.bit_length() + 1) // 2
+        table = self._factors(places)
+        for place in range(places):
+            if place == len(table):
+                return table[-1][-1]  # the chain has reached its limit before 4^place
             digit = whole >> 2 * place & 3
             if digit:
-                result = normalised(result @ self.table[place][digit - 1])
+                result = normalised(result @ table[place][digit - 1])
         return result
 
-    def _short(self, step: float) -> Tensor:
-        return short_step(self.terms.new_tensor(step), self.terms)
+    def _short(self, step: float, blocks: int) -> Tensor:
+        return short_step(self.terms.new_tensor(step), self.terms, blocks)
 
-    def _extended(self, place: int) -> bool:
-        """Extend the table to the factors of ``4^place``; False if the chain reaches its limit before that."""
-        while len(self.table) <= place:
-            if self.table:
-                one, _, three = self.table[-1]
+    def _factors(self, places: int) -> tuple[tuple[Tensor, Tensor, Tensor], ...]:
+        """Return the table for this number of places, or for fewer if the chain reaches its limit before that."""
+        table = self.table
+        while len(table) < places:
+            if table:
+                one, _, three = table[-1]
                 once = normalised(three @ one)
                 if settled(three, once):
-                    return False
+                    break
             else:
-                once = self._short(1.0)
+                once = self._short(1.0, self.blocks)
             twice = normalised(once @ once)
-            self.table.append((once, twice, normalised(twice @ once)))
-        return True
+            table = (*table, (once, twice, normalised(twice @ once)))
+        self.table = table
+        return table
 
     def _limit(self) -> Tensor:
-        before = self.table[-1][-1] if self.table else self._short(1.0)
+        table = self.table
+        before = table[-1][-1] if table else self._short(1.0, self.blocks)
         while True:  # ends: every entry has its limit, or is below 1e-290, after some 2,000 doublings at most
             after = normalised(before @ before)
             if settled(before, after):
                 return after
             before = after
+
+
+def blocks_of(terms: Float64[Tensor, "k n n"]) -> int:
+    r"""Return the number of blocks of ``short_step`` after which no probability above 1e-290 changes.
+
+    Walks from i to j consist of a simple path and of loops, so with r_k = (P^k)_ij, r_k is at most the sum of
+    r_m (k choose m) over the lengths m < S of simple paths. So 17 terms behind the longest simple path that counts
+    suffice in a step of duration 1, and a path of more than 152 jumps has a probability below 1e-290 in it. Which
+    paths count depends on the rates. Later terms have the largest share in the longest step, of duration 1.
+    """
+    most = math.ceil((min(terms.shape[1] - 1, 152) + 17) / (len(terms) - 1))
+    step = terms.new_ones(())
+    complete = short_step(step, terms, most)
+    for blocks in range(1, most):
+        change = (short_step(step, terms, blocks) - complete).abs()
+        if bool(((change <= 1e-15 * complete) | (complete < _TINY)).all()):
+            return blocks
+    return most
 
 
 def checked_rates(name: str, matrix: Sequence[Sequence[float]] | Tensor) -> Float64[Tensor, "n n"]:

@@ -4,10 +4,11 @@ import copy
 import math
 import pickle
 
+import mpmath
 import pytest
 import scipy.linalg
 import torch
-from cases import examples
+from cases import examples, slow_but
 from fixtures import F64, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -100,6 +101,73 @@ def test_slow_exchange_between_groups_keeps_its_digits(size):
     assert torch.allclose(two - one, 200 * flow, rtol=1e-8, atol=0)
 
 
+def first_row(rates, sigma):
+    """Row 0 of the exponential in 60 digits, by the uniformised series with as many terms as it needs."""
+    fastest = float(-rates.diagonal().min())
+    edges = [[(j, mpmath.mpf(rate)) for j, rate in enumerate(row) if rate] for row in rates.tolist()]
+    with mpmath.workdps(60):
+        share = [mpmath.mpf(int(state == 0)) for state in range(len(rates))]
+        scaled, total = mpmath.mpf(sigma) * fastest, list(share)
+        for k in range(1, int(scaled) + 700):
+            after = list(share)
+            for state, value in enumerate(share):
+                for j, rate in edges[state] if value else ():
+                    after[j] += value * rate / fastest
+            share = [value * scaled / k for value in after]
+            total = [one + other for one, other in zip(total, share, strict=True)]
+        return [float(mpmath.exp(-scaled) * value) for value in total]
+
+
+def one_way(size):
+    return rates_of(torch.eye(size).roll(1, 1))
+
+
+def steps_of_one(size):
+    return walk(size, 1.0)
+
+
+def path(size):
+    return rates_of(torch.diag(torch.ones(size - 1), 1))
+
+
+def with_mask(size):
+    """A ring whose tokens also move to a mask, which is one jump from each of them."""
+    return rates_of(torch.nn.functional.pad(2 * torch.eye(size).roll(1, 1), (0, 1, 0, 1)) + torch.eye(size + 1)[size])
+
+
+def slow_shortcut(size):
+    """A path whose end is also one slow jump from its start: the shortest walk is not the most probable one."""
+    rates = torch.diag(torch.ones(size - 1, dtype=F64), 1)
+    rates[0, -1] = 1e-60
+    return rates_of(rates)
+
+
+@pytest.mark.parametrize("sigma", [1e-6, 1e-4, 0.01, 0.25, 0.5, 1.0, 1.7, 5.0, 200.9])
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    slow_but(
+        [(kind, size) for kind in (one_way, path, steps_of_one, with_mask, slow_shortcut) for size in (36, 50, 200)]
+        + [(one_way, 1000)],
+        *[(kind, 36) for kind in (one_way, path, steps_of_one, with_mask, slow_shortcut)],
+    ),
+)
+def test_distant_states_of_a_sparse_graph_keep_their_digits(kind, size, sigma):
+    """More than 33 jumps away, probabilities were exactly 0."""
+    rates = kind(size)
+    got = MatrixExponential(rates)(torch.tensor(sigma, dtype=F64))[0]
+    exact = torch.tensor(first_row(rates, sigma), dtype=F64)
+    assert torch.allclose(got, exact, rtol=1e-13, atol=1e-290)
+
+
+@pytest.mark.parametrize("size", [36, 50])
+def test_the_loss_of_a_token_many_jumps_away_is_that_of_the_bound(size):
+    process = RateMatrix(with_mask(size), dd.schedules.Linear(), vocab_size=size)
+    x, t = torch.full((1, 1), 2), torch.tensor([0.01], dtype=F64)
+    logits = torch.zeros(1, 1, size, dtype=F64)
+    bound = dd.nelbo(process, logits, x, x, t)
+    assert torch.allclose(dd.training_loss(process, logits, x, x, t), bound.mean(), rtol=1e-6)
+
+
 def test_a_loss_computes_one_exponential_for_each_time(monkeypatch):
     computed, kind = [], matrix_exponential._Derived
     compute = kind.compute
@@ -113,7 +181,7 @@ def test_a_loss_computes_one_exponential_for_each_time(monkeypatch):
 
 def test_recent_results_are_few_and_no_part_of_a_copy():
     exponential = MatrixExponential(walk(300, 1.0))
-    sigma = torch.linspace(0.1, 1, 200, dtype=F64)
+    sigma = torch.linspace(0.1, 1, 80, dtype=F64)
     exponential(sigma[:3])
     for part in sigma.split(20):
         exponential(part)

@@ -4,7 +4,7 @@ import torch
 from planting import fault, over
 
 from ddlib.hierarchies import Tree
-from ddlib.processes import Hierarchical, Masked, RateMatrix, Uniform, elapsed, span
+from ddlib.processes import Hierarchical, Masked, RateMatrix, Uniform, elapsed, matrix_exponential, span
 from ddlib.schedules import Linear
 from ddlib.utils.random import rand
 
@@ -38,6 +38,13 @@ def the_series_of_the_matrix_exponential_has_only_100_terms(transition, self, s,
     for k in range(100):
         total, term = total + term, term @ jumps * mean / (k + 1)
     return total / total.sum(1, keepdim=True)
+
+
+@fault("the series of a step has terms for the longest path between states")
+def the_series_of_a_one_way_ring_ends_after_33_jumps(patch):
+    patch.setattr(matrix_exponential, "blocks_of", lambda terms: 1)
+    step = torch.eye(36)
+    return RateMatrix(step.roll(1, 1) - step, Linear())
 
 
 @fault("rates and transitions are those of one matrix", RateMatrix, build=walk)

@@ -66,6 +66,7 @@ class Automaton:
     """State of each token in each level between the tokens and the mask."""
     groups: Bool[Tensor, "m C"]
     """Classes of the tokens that may be drawn: of all tokens, then of those below each state in these levels."""
+    _ends_in: tuple[Tensor, ...]
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class Automaton:
         states, some = len(self.accepting), is_open[classes]
         distinct = (sources * states + targets)[some].unique()
         self.pairs = distinct // states, distinct % states
-        self._ends_in = [self.accepting]
+        self._ends_in = (self.accepting,)
         self.groups = class_groups(self.token_class, self.ancestors, is_open)
 
     def to(self, device: torch.device) -> Self:
@@ -103,7 +104,7 @@ class Automaton:
             setattr(moved, name, getattr(self, name).to(device))
         for name in ("edges", "pairs"):
             setattr(moved, name, tuple(part.to(device) for part in getattr(self, name)))
-        moved._ends_in = [moved.accepting]
+        moved._ends_in = (moved.accepting,)
         return moved
 
     def behind(self, number: int) -> Self:
@@ -220,11 +221,13 @@ class Automaton:
     def ending(self, number: int) -> Float64[Tensor, "K"]:
         """Return 0 for states from which this number of tokens may lead to an accepting state, -inf for others."""
         sources, targets = self.pairs
-        while len(self._ends_in) <= number:
+        ends_in = self._ends_in
+        while len(ends_in) <= number:
             before = torch.zeros_like(self.accepting)
-            before[sources[self._ends_in[-1][targets]]] = True
-            self._ends_in.append(before)
-        return torch.where(self._ends_in[number], 0.0, -torch.inf).to(torch.float64)
+            before[sources[ends_in[-1][targets]]] = True
+            ends_in = (*ends_in, before)
+        self._ends_in = ends_in
+        return torch.where(ends_in[number], 0.0, -torch.inf).to(torch.float64)
 
     def follow(self, states: Bool[Tensor, "B K"], classes: Int64[Tensor, "B"]) -> Bool[Tensor, "B K"]:
         """Return the sets of states behind a token of these classes; any of their group for negative ones."""

@@ -202,10 +202,12 @@ class ModelWrapper:
 
     def _whole(self, z: Tokens, t: Times) -> Float[Tensor, "B n K"]:
         """Return the output at the positions of its ``width``, evaluated once for identical states and times."""
-        if self._last is None or not (torch.equal(self._last[0], z) and torch.equal(self._last[1], t)):
+        last = self._last
+        if last is None or not (torch.equal(last[0], z) and torch.equal(last[1], t)):
             output, _ = self._run(z, t.to(torch.get_default_dtype()), torch.ones_like(z, dtype=torch.bool))
-            self._last = z.clone(), t.clone(), output
-        return self._last[2]
+            last = z.clone(), t.clone(), output
+            self._last = last
+        return last[2]
 
     def _run(
         self, z: Tokens, t: Times, where: Bool[Tensor, "B L"], kept: Tensor | None = None

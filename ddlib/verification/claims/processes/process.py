@@ -209,9 +209,9 @@ CLAIMS = (
           means="transition disagrees with itself: expected is two steps via u, got is one step"),
     Claim("process", "digits", "small probabilities keep their digits near the data", "relative 1e-6", _digits,
           ({"t": 1e-4},), ({"t": 1e-7}, {"t": 1e-2}), rests_on=("Chapman-Kolmogorov", "marginals"),
-          means="small probabilities have lost their digits: expected is two half steps, got is one step. For a "
-                "constant rate matrix ddlib.processes.MatrixExponential(rates)(duration) keeps them; otherwise sum and "
-                "multiply non-negative numbers only"),
+          means="small probabilities have lost their digits: expected is two half steps, got is one step. Sum and "
+                "multiply non-negative numbers only, as ddlib.processes.MatrixExponential does for a constant rate "
+                "matrix"),
     Claim("process", "marginals", "q_0 is the data and q_t = q_0 q_{t|0}", "1e-10", from_data, _T, (*_NEAR, *_MORE),
           rests_on=("Kolmogorov",),
           means="marginal and transition disagree: expected is computed from transition, got is from marginal"),
