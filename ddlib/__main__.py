@@ -11,7 +11,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -59,24 +60,60 @@ def table() -> str:
 
 
 def load(path: str) -> Any:
-    """Load the object at ``package.module:object``; a class or function is called without arguments.
+    """Load a registered part or the object at ``package.module:object``; a class or function is called.
 
-    ``mdlm:16``, ``gidd:16``, ``hdlm:12x4`` and ``hdlm:12x6x3`` are presets with these numbers of tokens and clusters.
+    A class that requires arguments is replaced by the first of its ``examples()``. ``mdlm:16``, ``gidd:16``,
+    ``hdlm:12x4`` and ``hdlm:12x6x3`` are presets with these numbers of tokens and clusters.
 
     Raises:
-        ValueError: not of that form; the module or the object does not exist.
+        ValueError: no such name, module or object; a name of several parts; a function that requires arguments.
     """
     module, _, name = path.partition(":")
-    if not module or not name:
-        raise ValueError(f"{path!r} must be package.module:object or one of {', '.join(SIZED)} with sizes, hdlm:12x4")
     if module in SIZED and re.fullmatch(r"\d+(x\d+)*", name):
         least, make = SIZED[module]
         sizes = [int(size) for size in name.split("x")]
         if len(sizes) < least or (least == 1 and len(sizes) > 1):
             raise ValueError(f"{path!r} must be " + ("hdlm:12x4, tokens x clusters" if least > 1 else f"{module}:16"))
         return make(*sizes)
-    found = registry.at(path)
-    return found() if inspect.isclass(found) or inspect.isfunction(found) else found
+    found = registry.at(path) if name else _registered(path)
+    if not (inspect.isclass(found) or inspect.isfunction(found)):
+        return found
+    parameters = inspect.signature(found).parameters.values()
+    required = [one.name for one in parameters if one.default is one.empty and one.kind < one.VAR_POSITIONAL]
+    if required and hasattr(found, "examples"):
+        return found.examples()[0]
+    if required:
+        raise ValueError(
+            f"{path!r} requires {', '.join(required)}, must be callable without arguments: write a function in a "
+            "module of your own, or take one of " + ", ".join(f"{preset}:SIZES" for preset in SIZED)
+        )
+    return found()
+
+
+def _registered(name: str) -> Any:
+    """Return the registered class or preset of a name.
+
+    Raises:
+        ValueError: no such name, or one that several kinds have.
+    """
+    plain = name.replace("-", "_")
+    kinds = [kind for kind in (*registry.PROVED, "presets") if plain in registry.available(kind)]
+    if len(kinds) > 1:
+        paths = " or ".join(registry.available(kind)[plain].value for kind in kinds)
+        raise ValueError(f"{name!r} is in {' and '.join(kinds)}, must be one of them: write {paths}")
+    if not kinds:
+        names = {one for kind in (*registry.PROVED, "presets") for one in registry.available(kind)}
+        raise ValueError(
+            f"{name!r} must be a name that ddlib lists, package.module:object or one of {', '.join(SIZED)} with "
+            f"sizes, hdlm:12x4{_nearest(plain, names)}"
+        )
+    return registry.get(kinds[0], plain)
+
+
+def _nearest(name: str, names: Collection[str]) -> str:
+    """Return a suggestion for a misspelt name; empty if none is near."""
+    near = get_close_matches(name, names, 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -98,6 +135,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for add in (_add_show, _add_verify, _add_recipes):
         added = add(commands)
         added.set_defaults(command=added)
+    known = [*commands.choices, *names]
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
+        near = _nearest(arguments[0], known)
+        parser.error(f"{arguments[0]!r} is not one of the commands {', '.join(known)}{near}")
     options = parser.parse_args(arguments)
     if "run" not in options:
         print(table())
@@ -174,8 +215,8 @@ def _recipes(options: argparse.Namespace) -> int:
 def _add_object(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "object",
-        help="package.module:object (a class or a function is called without arguments), or mdlm:16, gidd:16, "
-        "hdlm:12x4 (tokens x clusters), hdlm:12x6x3",
+        help="a registered name; package.module:object (a function is called, and so is a class, or its first example "
+        "if it requires arguments); or mdlm:16, gidd:16, hdlm:12x4 (tokens x clusters), hdlm:12x6x3",
     )
 
 
@@ -230,8 +271,11 @@ def _verify(options: argparse.Namespace) -> int:
 def console(run: Callable[[], object] = main) -> int:
     """Run a command of this process, and return its exit status: that of ``run`` if it returns one, else 0.
 
+    As with ``python -m``, modules of the current folder can be imported, so that parts are named by ``module:object``.
     It is 1, without a message, if the reader of the output has exited, as ``head`` does.
     """
+    if not sys.flags.safe_path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     try:
         try:
             status = run()

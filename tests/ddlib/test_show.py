@@ -143,6 +143,30 @@ def test_presets_by_their_sizes(capsys):
     assert "must be hdlm:12x4" in capsys.readouterr().err
 
 
+def test_registered_names_are_loaded():
+    assert isinstance(load("cosine"), Cosine) and isinstance(load("tree"), dd.hierarchies.Tree)
+    assert isinstance(load("first-hitting"), dd.samplers.FirstHitting)
+    assert isinstance(load("rate_matrix"), dd.processes.RateMatrix), "its first example"
+    assert isinstance(load("ddlib.processes:GIDD"), GIDD)
+
+
+def test_an_unknown_command_is_answered_with_all_commands(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["trian", "mine.yaml"])
+    message = capsys.readouterr().err
+    assert "'trian' is not one of the commands show, verify, recipes, " in message
+    assert "evaluate, " in message and message.endswith("; did you mean train?\n")
+
+
+def test_the_command_finds_modules_of_the_current_folder(tmp_path):
+    (tmp_path / "mynoise.py").write_text("from ddlib.schedules import Linear\n\n\nclass Bent(Linear):\n    pass\n")
+    script = "import sys; from ddlib.__main__ import console; sys.path.remove(''); raise SystemExit(console())"
+    found = subprocess.run(
+        [sys.executable, "-c", script, "show", "mynoise:Bent"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert found.returncode == 0 and "Bent()" in found.stdout, found.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -150,9 +174,12 @@ def test_presets_by_their_sizes(capsys):
         (["mdlm:12x4"], "'mdlm:12x4' must be mdlm:16"),
         (["mdlm:0"], "vocab_size is 0, must be at least 1"),
         (["hdlm:4x12"], "parents[0]"),
-        (["mdlm"], "must be package.module:object"),
+        (["mdlm"], "'mdlm' requires vocab_size, must be callable without arguments"),
+        (["cosin"], "'cosin' must be a name that ddlib lists, package.module:object or"),
+        (["cosin"], "did you mean cosine?"),
+        (["uniform"], "'uniform' is in processes and times, must be one of them: write ddlib.processes"),
         (["ddlib.samplers:Ancestral"], "must be a process, schedule or hierarchy"),
-        (["ddlib.presets:mdlm"], "missing 1 required positional argument"),
+        (["ddlib.presets:mdlm"], "'ddlib.presets:mdlm' requires vocab_size, must be"),
         (["mdlm:3", "--words", "one"], "tokens has 1 names, must have 3"),
         (["mdlm:3", "--no-plot", "--words", "a", "b", "c", "d"], "tokens has 4 names, must have 3"),
         (["mdlm:3", "--out", "x.nonsense"], "nonsense"),
