@@ -66,7 +66,7 @@ class Setting:
             process=model.process,
             model=dict(kind="dit", **self.network, pad_to=1),
             start="text",
-            loss=Loss(**model.loss),
+            loss=Loss(**({"weighting": "clip:2"} | model.loss)),
             optimizer=Optimizer(lr=3e-3, warmup=50, weight_decay=0.1, muon=True, ema=1 - 10 / steps),
             # compiled blocks make the same sums, rounded differently, in less time after half a minute at the start
             hardware=Hardware(threads=1, compile=millions > COMPILED),

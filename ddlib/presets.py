@@ -1,7 +1,7 @@
 """Presets: the processes of the papers."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 
@@ -13,7 +13,20 @@ from ddlib.schedules.window import in_turn
 from ddlib.utils.renamed import module_getattr
 from ddlib.utils.validation import check_number, require
 
+_Preset = TypeVar("_Preset", bound=Callable[..., Any])
 
+
+def _trained_with(weighting: str) -> Callable[[_Preset], _Preset]:
+    """Return a decorator that states the training weighting of the paper, as ``ForwardProcess.training_weighting``."""
+
+    def state(preset: _Preset) -> _Preset:
+        setattr(preset, "training_weighting", weighting)  # noqa: B010 # functions have no such attribute for mypy
+        return preset
+
+    return state
+
+
+@_trained_with("clip:2")
 def mdlm(vocab_size: int) -> Masked:
     """Masked diffusion with the linear schedule (Sahoo et al., 2024)."""
     return Masked(vocab_size, Linear())
@@ -52,6 +65,7 @@ def genmd4(counts: Any, ratio: float = 4.0, learn_speeds: bool = True) -> PerWor
     return PerWord(Linear(), (ratio**place).tolist(), learn_speeds)
 
 
+@_trained_with("clip:2")
 def hdlm(
     parents: Any, gamma: float = 1.0, xi: float = 1.0, learn_speeds: bool = False, names: Any = None
 ) -> Hierarchical:
@@ -69,6 +83,7 @@ def hdlm(
     return hdlm_levels(parents, xi=xi, speed=(gamma, 1.0), learn_speeds=learn_speeds, names=names)
 
 
+@_trained_with("clip:2")
 def hdlm_levels(
     parents: Any,
     xi: float | Sequence[float] = 1.0,

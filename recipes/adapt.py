@@ -50,7 +50,7 @@ def variants(name: str) -> Mapping[str, tuple[str, Recipe]]:
         data=Data(folder=Path("data") / f"adapt-{place}", length=128),
         process={"kind": "mdlm"},
         model={"kind": "causal_lm", "name_or_path": name, "shift": 1, "anneal": 100, "lora": 0},
-        loss=Loss(count_padding=False),
+        loss=Loss(weighting="clip:2", count_padding=False),
         optimizer=Optimizer(lr=1e-4, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.01, warmup=30, final=0.1, ema=0.0),
         hardware=Hardware(threads=1),
         output=Output(

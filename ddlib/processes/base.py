@@ -111,6 +111,10 @@ class ForwardProcess(Float64Module, Part):
     couplings: ClassVar[tuple[str, ...]] = LEVELS
     """Couplings that ``sample`` takes; a subclass whose ``sample`` takes no ``levels`` states ("independent",)."""
 
+    training_weighting: ClassVar[str | None] = None
+    """Weighting of the training loss in the paper that published the process, such as "clip:2"; None: the bound's. A
+    recipe without ``loss.weighting`` trains with it."""
+
     closed_form: ClassVar[bool] = False
     """True where ``weighted_divergence`` is a closed form of the bound's integrand."""
 

@@ -27,6 +27,8 @@ class GIDD(Interpolating):
         ValueError: p_uniform outside [0, 1) or gamma outside (0, 2].
     """
 
+    training_weighting = "clip:2"
+
     def __init__(self, vocab_size: int, p_uniform: float, gamma: float = 1.0) -> None:
         check_number("p_uniform", p_uniform, 0, 1 - 1e-6, "in [0, 1), at most 1 - 1e-6")
         check_number("gamma", gamma, 1e-3, 2, "in (0, 2]: larger values make rates negative")

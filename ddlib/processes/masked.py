@@ -20,6 +20,8 @@ class Masked(Hierarchical):
             that of one mask, and the input of the network is noisier (arXiv 2505.19656).
     """
 
+    training_weighting = "clip:2"
+
     def __init__(self, vocab_size: int, schedule: Schedule, masks: int = 1) -> None:
         super().__init__(Flat(vocab_size, masks), schedule)
 

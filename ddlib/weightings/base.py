@@ -1,5 +1,6 @@
 """Base class of weightings, the factors by which a training loss multiplies the divergences."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Self
@@ -31,6 +32,11 @@ class Weighting(Part):
     def bound(self) -> bool:
         """True if all weights are unchanged, so that the loss is the bound."""
         return False
+
+    @property
+    def limit(self) -> float:
+        """Weight of the bound above which the weighting clips; infinity if it does not."""
+        return math.inf
 
     @property
     def about(self) -> str:

@@ -42,6 +42,10 @@ class Clip(Weighting):
         return self.high == math.inf and self.low == 0
 
     @property
+    def limit(self) -> float:
+        return self.high
+
+    @property
     def about(self) -> str:
         clipped = [f"clipped at {self.high:g}"] if self.high < math.inf else [] if self.low else ["not clipped"]
         return ", ".join(clipped + [f"no weight below {self.low:g}"] * (self.low > 0))

@@ -1,5 +1,6 @@
 """Weighting with one factor per level."""
 
+import math
 from collections.abc import Sequence
 from typing import Self
 
@@ -40,6 +41,10 @@ class PerLevel(Weighting):
     @property
     def bound(self) -> bool:
         return set(self.factors) == {1.0} and (self.weighting is None or self.weighting.bound)
+
+    @property
+    def limit(self) -> float:
+        return math.inf if self.weighting is None else self.weighting.limit
 
     @property
     def about(self) -> str:

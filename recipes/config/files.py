@@ -37,7 +37,8 @@ def recipe_yaml(recipe: Recipe) -> str:
 
 def plugins(recipe: Recipe) -> dict[str, dict[str, str | None]]:
     """Return package and version of every part that is not in ddlib, by its kind."""
-    found = (parts.origins(group, part(recipe, place), run) for place, (group, run) in PARTS.items())
+    named = ((group, part(recipe, place), run) for place, (group, run) in PARTS.items())
+    found = (parts.origins(group, value, run) for group, value, run in named if value is not None)
     return {one.kind: {"package": one.package, "version": one.version} for many in found for one in many}
 
 

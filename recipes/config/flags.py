@@ -59,6 +59,9 @@ def with_kinds(recipe: Recipe, words: Sequence[str]) -> tuple[Recipe, list[str]]
     for flag in list(flags):
         if len(flag.path) > 1 and (group := _group(changed, flag.path[:-1])):
             holder, name, run = _part(changed, flag.path[:-1]), flag.path[-1], PARTS[flag.path[0]][1]
+            if holder is None:
+                place = ".".join(flag.path[:-1])
+                raise ValueError(f"{flag.words[0]}: the recipe sets no {place}; choose one by --{place}.kind too")
             key = parts.keys(group, holder["kind"], run, holder | {name: flag.read(None)}).get(name)
             value = flag.read(key)
             # tyro is given the type of the value so far, and "run" is of another one
@@ -75,12 +78,12 @@ def _typed(holder: Any, place: str) -> Any:
     for name, value in values.items():
         if (here := place + name) in PARTS:
             group, run = PARTS[here]
-            changed[name] = _fields(group, value, run)
+            changed[name] = None if value is None else _fields(group, value, run)
         elif any(other.startswith(f"{here}.") for other in PARTS):
             changed[name] = _typed(value, f"{here}.")
     # a subclass, so that tyro finds the docstrings of the other fields
     namespace = {
-        "__annotations__": {name: type(value) for name, value in changed.items()},
+        "__annotations__": {name: type(value) if value else str | None for name, value in changed.items()},
         "__post_init__": lambda self: None,
         "__doc__": type(holder).__doc__,
     }
@@ -93,7 +96,7 @@ def _plain(given: Any, place: str) -> Any:
     values = {one.name: getattr(given, one.name) for one in fields(given)}
     for name, value in values.items():
         if (here := place + name) in PARTS:
-            values[name] = _values(value)
+            values[name] = None if value is None else _values(value)
         elif any(other.startswith(f"{here}.") for other in PARTS):
             values[name] = _plain(value, f"{here}.")
     return type(given).__base__(**values)

@@ -1,14 +1,14 @@
 """Training loss of a run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ddlib import parts
+from ddlib import parts, registry
 from ddlib.samplers import Sampler
 from ddlib.times.base import check_interval
-from ddlib.weightings import Weighting
-from recipes.config.times import check_times
+from ddlib.weightings import Clip, Weighting
+from recipes.config.times import OPTIMAL, UNIFORM, check_times
 from recipes.config.validation import at_least
 from recipes.data.source import STRICT
 
@@ -37,9 +37,9 @@ def check_removed(values: Mapping[str, Any]) -> None:
 class Loss:
     """Training loss; arguments as ``ddlib.training_loss``."""
 
-    weighting: dict[str, Any] | str = "clip:2"
+    weighting: dict[str, Any] | str | None = None
     """Transformation of the weights of the loss, one of ``ddlib.weightings``; evaluation changes no weight. With
-    ``order`` no row has them."""
+    ``order`` no row has them. None: that of the paper that published the process, else the weights of the bound."""
     mode: Literal["standard", "hard", "edges"] = "standard"
     """"edges": losses on all edges below a token's state; "hard": the paper's ablation, masks predict tokens."""
     edge_weights: tuple[float, ...] | None = None
@@ -62,9 +62,10 @@ class Loss:
     levels: Literal["independent", "balanced"] = "independent"
     """Coupling of the noise between tokens of a sequence: "balanced" has the mean of "independent", see
     ``process.sample``; evaluation has a separate option."""
-    times: str = "uniform"
+    times: str | None = None
     """Density of the training times: uniform, beta:a=2,b=1, bell:mean=0,spread=1, or optimal, that of least variance of
-    the process at this length."""
+    the process at this length. None: optimal where ``weighting`` is None and no paper published the process, else
+    uniform."""
     weigh_times: bool = True
     """Divide the loss by that density, so that its mean is that of uniform times; otherwise frequent times have more
     weight."""
@@ -87,7 +88,8 @@ class Loss:
 
     def __post_init__(self) -> None:
         check_removed({"levels": self.levels})
-        object.__setattr__(self, "weighting", parts.read("weightings", self.weighting, None, "loss.weighting"))
+        if self.weighting is not None:
+            object.__setattr__(self, "weighting", parts.read("weightings", self.weighting, None, "loss.weighting"))
         self.rule()  # errors come here, not after the text is read
         if self.edge_weights is not None and self.mode != "edges":
             raise ValueError(f"edge_weights={self.edge_weights}: only with mode='edges', not {self.mode!r}")
@@ -101,7 +103,8 @@ class Loss:
                 f"consistency={self.consistency}: not with levels={self.levels!r}, must be 'independent': both times "
                 "of a path are drawn token by token"
             )
-        check_times("times", self.times)
+        if self.times is not None:
+            check_times("times", self.times)
         check_interval(self.interval)
         at_least(1, order_per_step=self.order_per_step)
         if not 0 < self.order_share <= 1:
@@ -119,12 +122,29 @@ class Loss:
         if self.consistency:
             raise ValueError(f"order={self.order!r}: not with consistency={self.consistency}, choose one of them")
 
+    def of(self, kind: str) -> "Loss":
+        """Return the loss with weighting and density of times written out, as suits a process.
+
+        A process, or the function that returns it, states the weighting of its paper as ``training_weighting``. Other
+        weights are those of the bound, whose variance under uniform times may have no finite value.
+
+        Args:
+            kind: kind of the process.
+        """
+        stated = getattr(registry.find("processes", kind), "training_weighting", None)
+        bound = self.weighting is None and stated is None
+        weighting = self.weighting or stated or {"kind": "clip", "high": None}
+        times = self.times or (OPTIMAL if bound and self.weigh_times else UNIFORM)
+        return replace(self, weighting=weighting, times=times)
+
     def rule(self) -> Weighting:
-        """Return the weighting as an object.
+        """Return the weighting as an object; that of the bound where none is set.
 
         Raises:
             ValueError: the weighting refuses its values.
         """
+        if self.weighting is None:
+            return Clip()
         return parts.build("weightings", self.weighting, None, "loss.weighting")
 
     def along(self) -> Sampler:
@@ -150,7 +170,7 @@ class Loss:
             second.append(f"{self.consistency:g} x the consistency loss ({self.consistency_divergence}) added")
         if self.memory:
             second.append(f"memory from a first pass in {self.memory:g} of the rows")
-        drawn = [] if self.times == "uniform" or self.weigh_times else [f"times {self.times}, not divided out"]
+        drawn = [] if self.times in (None, UNIFORM) or self.weigh_times else [f"times {self.times}, not divided out"]
         low, high = self.interval
         between = [] if (low, high) == (0, 1) else [f"times from {low:g} to {high:g} only"]
         rule, along = self.rule().about, []

@@ -66,9 +66,12 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
             measured(run, watch)
             sampled(run, watch)
         trace = stack.enter_context(profiled(recipe, world, watch.aside))
+        first = run.facts.step + 1
         for batches in run.batches():
             result = run.step(batches, signals.requested)
             watch.step(run.facts.step, result)
+            for message in run.clipped() if run.facts.step == first else []:
+                watch.say(message)
             trace()
             attend(run, watch, result.stop)
             if result.stop:

@@ -114,9 +114,9 @@ class Objective(nn.Module):
     def __init__(self, model: nn.Module, process: dd.processes.ForwardProcess, loss: Loss, half: bool = False) -> None:
         super().__init__()
         self.model, self.loss, self.half = model, loss, half
-        self._weighting, self._edge_weights = loss.rule(), loss.edge_weights
+        self.weighting, self._edge_weights = loss.rule(), loss.edge_weights
         if loss.order is not None:
-            self._weighting = dd.weightings.Constant()  # the rest is in the measure of the rows
+            self.weighting = dd.weightings.Constant()  # the rest is in the measure of the rows
             if loss.mode == "edges" and loss.edge_weights is None:
                 self._edge_weights = (1.0,) * (len(process.levels) - 1)
         self._process = [process]
@@ -189,7 +189,7 @@ class Objective(nn.Module):
             noisy.z,
             noisy.t,
             bias,
-            weighting=self._weighting,
+            weighting=self.weighting,
             mode=self.loss.mode,
             edge_weights=self._edge_weights,
             mask=kept,
@@ -211,7 +211,7 @@ class Objective(nn.Module):
             noisy.x,
             noisy.z,
             noisy.t,
-            self._weighting,
+            self.weighting,
             self.loss.mode,
             edge_weights=self._edge_weights,
             mask=kept,

@@ -101,6 +101,7 @@ class Run:
         """
         micro_batch(recipe, world)
         pace = fitting_pace(recipe)
+        recipe = replace(recipe, loss=recipe.loss.of(recipe.process["kind"]))
         if data is None:
             recipe = replace(recipe, data=recipe.data.whole())
             data = open_prepared(recipe.data.folder, recipe.data.corpus)
@@ -265,6 +266,17 @@ class Run:
             return torch.zeros(0)
         weights = self.process.loss_weight(self.last.x, self.last.z, self.last.t)
         return weights[(self.process.level_of(self.last.z) > 0) & (unsqueeze_times(self.last.measure) > 0)]
+
+    def clipped(self) -> list[str]:
+        """Return a message if the weighting clips most weights of the last noisy tokens."""
+        weights, limit = self.weights(), self.objective.weighting.limit
+        if not len(weights) or (share := float((weights > limit).float().mean())) <= 0.5:
+            return []
+        return [
+            f"loss.weighting clips {100 * share:.0f} % of the weights of noisy tokens at {limit:g}, their median is "
+            f"{float(weights.median()):.3g}: the loss is far from the bound. Without loss.weighting a recipe trains on "
+            "the bound, unless a paper published its process with a clip"
+        ]
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

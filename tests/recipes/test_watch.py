@@ -215,14 +215,14 @@ CLIPPED = "clipped at 2, padding counted"
     ],
 )
 def test_the_printed_loss_has_its_description(tmp_path, capsys, loss, label):
-    changed = replace(recipe(tmp_path), model=dict(kind="dit", dim=8, depth=1, heads=1), loss=loss)
+    changed = replace(recipe(tmp_path), model=dict(kind="dit", dim=8, depth=1, heads=1), loss=loss.of("mdlm"))
     with Watch(changed, True, 0) as watch:
         feed(watch, [1])
     assert f"loss {made(1).loss:.3f} nats/token ({label})  " in capsys.readouterr().out
 
 
 def test_without_padding_the_output_does_not_mention_it():
-    assert Loss().about(padded=False) == "clipped at 2"
+    assert Loss().of("mdlm").about(padded=False) == "clipped at 2"
 
 
 def test_draws_are_counted_where_they_are_averaged():
