@@ -45,6 +45,8 @@ from recipes.model_io import LoadedModel, LoadOptions, Precision, make_sampler, 
 from recipes.visualization import Filmed, write_page
 from recipes.visualization.saving import FASTA, FILMS, MIDI, PNG, SUFFIXES, check_samples, names_of, write_samples
 
+JSON = (".jsonl", ".json")
+"""Suffixes of files with a JSON object per line; a file without a suffix is one too."""
 FILMED = 16
 """Maximum number of samples on a page."""
 
@@ -109,6 +111,10 @@ class Options:
             raise ValueError(f"new={self.new}: not with length={self.length}, the length of the whole sequence")
         if self.found is not None and (self.html is not None or (self.out is not None and self.out.suffix in FILMS)):
             raise ValueError(f"length={self.length!r}: not with a page or a film, which show fixed positions")
+        if self.out is not None and self.out.suffix not in ("", *JSON, *SUFFIXES):
+            raise ValueError(
+                f"out={self.out}: must end in {JSON[0]}, or for a model of symbols in {', '.join(SUFFIXES)}"
+            )
         if self.constraint is not None:
             self.constraint.check()
             if self.found is not None:

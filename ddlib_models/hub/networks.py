@@ -1,6 +1,6 @@
 """Loaders of a family's network: classes of transformers, of ddlib, or code that comes with the weights."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,8 @@ from ddlib_models.hub.family import Config, Source
 from ddlib_models.hub.files import TRUST, pretrained, transformers
 from ddlib_models.io.pretrained import Pretrained
 
+SEEN = 1e-3
+"""Relative change of an output above which it depends on a token, and not on rounding."""
 _SHORT = 64
 """Maximum block size for the check of the attention mask, which is a pass over a whole block."""
 
@@ -104,6 +106,19 @@ def own(source: Source) -> nn.Module:
 
 
 @torch.no_grad()
+def influence(logits: Callable[[Tensor], Tensor], tokens: Sequence[int], distance: int) -> float:
+    """Return the relative change of the first position's output under another token at this distance.
+
+    Args:
+        logits: output (B, L, n) of a network at tokens (B, L).
+        tokens: three different tokens.
+        distance: number of positions behind the first.
+    """
+    first, *others = tokens[:3]
+    output = logits(torch.tensor([[first] * distance + [other] for other in others]))[:, 0].float()
+    return float((output[0] - output[1]).abs().max()) / max(float(output.abs().max()), 1e-30)
+
+
 def check_sight(name: str, network: nn.Module, tokens: Sequence[int], size: int) -> None:
     """Check that positions depend on all later ones, or on those of their block, and on no others.
 
@@ -118,21 +133,18 @@ def check_sight(name: str, network: nn.Module, tokens: Sequence[int], size: int)
     """
     if len(tokens) < 3 or size == 1:
         return
-    first, *others = tokens[:3]
     device = next((one.device for one in network.parameters()), torch.device("cpu"))
+    network.eval()
 
-    def moved(front: int) -> float:
-        """Return the change of the first position's output under another token at this distance."""
-        z = torch.tensor([[first] * front + [other] for other in others], device=device)
-        output = network.eval()(z, torch.zeros(2, device=device))[:, 0].float()
-        return float((output[0] - output[1]).abs().max()) / max(float(output.abs().max()), 1e-30)
+    def at(z: Tensor) -> Tensor:
+        return network(z.to(device), torch.zeros(len(z), device=device))
 
-    if moved(1) == 0:
+    if influence(at, tokens, 1) == 0:
         raise ValueError(
             f"{name}: {type(network).__name__} is causal and its mask cannot be turned off: its output at the first "
             "position does not depend on the second"
         )
-    if 0 < size <= _SHORT and moved(size) > 1e-3:
+    if 0 < size <= _SHORT and influence(at, tokens, size) > SEEN:
         raise ValueError(
             f"{name}: {type(network).__name__} attends beyond its blocks of {size}: its output at the first position "
             f"depends on position {size}"

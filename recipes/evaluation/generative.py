@@ -24,7 +24,11 @@ TEXTS = (
 
 
 def judge(name: str, bos: bool, world: World) -> tuple[Scorer | None, str | None]:
-    """Return the scorer, in the process that uses it; or the reason that there is none."""
+    """Return the scorer, in the process that uses it; or the reason that there is none.
+
+    Raises:
+        TypeError: it is not causal.
+    """
     if name == NONE or not world.first:
         return None, "not requested"
     try:

@@ -16,7 +16,7 @@ from ddlib.samplers import Sampler
 from recipes.data.unknown import LISTED, listed
 from recipes.generation.batches import batches
 from recipes.model_io import LoadedModel
-from recipes.model_io.reading import check_exact
+from recipes.model_io.reading import check_length
 
 GAP = re.compile(r"\[MASK(?::(\d+))?\]")
 LIKE_A_GAP = re.compile(r"[\[<({]\|?\s*mask\s*(?::\s*\d*\s*)?\|?[\]>)}]", re.IGNORECASE)
@@ -56,13 +56,16 @@ def check_prompt(text: str, chat: bool = False) -> None:
     """Raise for a prompt that would be misread.
 
     Raises:
-        ValueError: no text; a gap in another spelling, or in a message of a chat.
+        ValueError: no text; a gap in another spelling, of no token, or in a message of a chat.
     """
     check_text("prompt", text)
     if found := LIKE_A_GAP.search(GAP.sub("", text)):
         raise ValueError(f"prompt: {found[0]} would be read as text; did you mean [MASK], or [MASK:3] for three?")
     if chat and (found := GAP.search(text)):
         raise ValueError(f"prompt: {found[0]} is a gap, which a message cannot contain: leave out --chat or the gap")
+    for gap in GAP.finditer(text):
+        if gap[1] and int(gap[1]) == 0:
+            raise ValueError(f"prompt: {gap[0]} has no token, must have at least 1, as in [MASK:1]")
 
 
 def check_known(saved: LoadedModel, name: str, text: str, allowed: bool = False) -> None:
@@ -169,10 +172,10 @@ def row(
     Args:
         saved: the model.
         text: text of the prompt; None for an unconditional sample.
-        pace: the schedule of positions: where rows are as long as their texts, they consist of whole blocks.
+        pace: the schedule of positions: a row whose length is not given consists of whole blocks.
         length: tokens of the row; None for the model's length, or as many as required. Where sequences have different
             lengths and no end, that is the longest: ``drawn_length`` replaces it.
-        new: tokens after the prompt, instead of ``length``.
+        new: tokens after the prompt, instead of ``length``; the row is filled up to whole blocks of the pace.
         chat: whether the prompt is a user's message to the model, whose answer is drawn.
         system: system message before it.
 
@@ -181,10 +184,8 @@ def row(
             ``LoadedModel.chat``.
     """
     block = pace.block or 1
-    if saved.rows == "free" and length is not None and length > saved.length:
-        raise ValueError(f"length={length}: must be at most {saved.length}, the maximum of {saved.name}")
+    check_length(saved, length)
     if text is not None and GAP.search(text):
-        check_exact(saved, length)
         states, given = prompt_states(saved, text, length or saved.length)
         if saved.rows == "free" and saved.behind is not None:
             more = torch.full((-len(states) % block,), saved.behind)
@@ -198,19 +199,17 @@ def row(
     else:
         stands = prompt_states(saved, text, length or saved.length)[0].tolist()
     lead = len(stands) if saved.leads else 0
-    if length is None:
-        requested = None if new is None else len(stands) + new
-        if saved.rows == "free":
-            drawn = (requested or len(stands) + NEW) - lead
-            most = max(saved.length - lead, 0) // block * block
-            if new is not None and drawn > most:
-                blocks = f" in whole blocks of {block}" if block > 1 else ""
-                raise ValueError(
-                    f"new={new}: {len(stands)} tokens precede them, and {saved.name} supports {lead + most}{blocks}"
-                )
-            requested = lead + min(-(-drawn // block) * block, most)
-        length = requested or saved.length
-    check_exact(saved, length)
+    if length is None and (new is not None or saved.rows == "free"):
+        drawn = len(stands) + (NEW if new is None else new) - lead
+        most = max(saved.length - lead, 0) // block * block
+        if new is not None and drawn > most:
+            blocks = f" in whole blocks of {block}" if block > 1 else ""
+            raise ValueError(
+                f"new={new}: {len(stands)} tokens precede them, and {saved.name} supports {lead + most}{blocks}"
+            )
+        length = lead + min(-(-drawn // block) * block, most)
+        check_length(saved, length)
+    length = length or saved.length
     check_fits(stands, length)
     if text is not None and len(stands) == length:
         raise ValueError(

@@ -87,6 +87,11 @@ class Sampling:
             raise ValueError(f"min_p={self.min_p}: must lie in [0, 1]")
         if self.label is None and self.guidance != 1:
             raise ValueError(f"guidance={self.guidance}: must be 1 without a label, given by label")
+        low, high = self.guidance_interval
+        if not 0 <= low < high <= 1:
+            raise ValueError(f"guidance_interval={low, high}: must be two times in [0, 1], the earlier first")
+        if self.guidance == 1 and (low, high) != (0, 1):
+            raise ValueError(f"guidance_interval={low, high}: has no effect at guidance=1, the conditional network")
         check_sampler(self.sampler)
         if self.pace is not None:
             make_pace(self.pace)

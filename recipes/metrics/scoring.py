@@ -71,6 +71,7 @@ def load_scorer(name: str, device: torch.device | str = "cpu", bos: bool = False
 
     Raises:
         ModuleNotFoundError: transformers is not installed, with the command that installs it.
+        TypeError: it is not causal: it sees the tokens that it would predict.
         ValueError: it cannot be loaded, or has no beginning of text where ``bos`` requires one; explains what to do
             without a network.
     """
@@ -78,6 +79,8 @@ def load_scorer(name: str, device: torch.device | str = "cpu", bos: bool = False
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise ModuleNotFoundError('generative perplexity needs transformers: pip install "ddlib[eval]"') from error
+    from ddlib_models.hub.networks import SEEN, influence  # imports transformers
+
     # transformers tries five times for each of its files; by then it is known whether the hub can be reached
     silent = None if Path(name).is_dir() else lookup(name)
     here = silent is not None or Path(name).is_dir()
@@ -89,6 +92,11 @@ def load_scorer(name: str, device: torch.device | str = "cpu", bos: bool = False
             f"scorer={name!r} cannot be loaded: {silent or str(error).strip().splitlines()[0]}. Without a network give "
             "the folder of a causal language model: --scorer FOLDER; or leave generative perplexity out: --scorer none"
         ) from error
+    if influence(lambda ids: model.eval()(input_ids=ids).logits, range(3), 1) > SEEN:
+        raise TypeError(
+            f"scorer={name!r}: {type(model).__name__} is not causal, its output at the first token depends on the "
+            "second: generative perplexity requires a causal language model, such as gpt2-large"
+        )
     limit = getattr(model.config, "max_position_embeddings", None)
     revision = getattr(model.config, "_commit_hash", None) or _hash(Path(name))
     scorer = Scorer(name, revision, model.to(device).eval(), tokenizer, limit)

@@ -41,13 +41,17 @@ def held_out(saved: LoadedModel, folder: Path | None = None) -> Prepared:
     return data
 
 
-def check_exact(saved: LoadedModel, length: int | None) -> None:
-    """Raise ValueError for a length that a model of sequences without padding does not support."""
-    if length is None or saved.rows != "exact":
+def check_length(saved: LoadedModel, length: int | None) -> None:
+    """Raise ValueError for a length that a model does not support; None is its own.
+
+    A network may take longer sequences than those of its training, but was not trained for them.
+    """
+    if length is None:
         return
     if length > saved.length:
-        raise ValueError(f"length={length}: must be at most {saved.length}, the rows that {saved.name} was trained on")
-    if saved.layout is not None and saved.layout.shape and length != saved.length:
+        limit = "the maximum of {0}" if saved.rows == "free" else "the tokens of a sequence in the training of {0}"
+        raise ValueError(f"length={length}: must be at most {saved.length}, {limit.format(saved.name)}")
+    if saved.rows == "exact" and saved.layout is not None and saved.layout.shape and length != saved.length:
         shape = " x ".join(map(str, saved.layout.shape))
         raise ValueError(f"length={length}: must be {saved.length}, the sequences of {saved.name} have shape {shape}")
 
@@ -63,9 +67,7 @@ def measured_length(saved: LoadedModel, length: int | None, block: int) -> int:
     Raises:
         ValueError: longer than the model supports.
     """
-    check_exact(saved, length)
-    if length is not None and length > saved.length:
-        raise ValueError(f"length={length}: must be at most {saved.length}, the maximum of {saved.name}")
+    check_length(saved, length)
     if length is not None or saved.rows != "free":
         return length or saved.length
     return min(saved.length, MOST) // block * block

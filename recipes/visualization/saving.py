@@ -37,6 +37,8 @@ def check_samples(path: Path | str, symbols: Sequence[str], layout: Layout) -> N
         raise ValueError(f"path={path}: {kind} cannot be saved as a film, which requires a shape and values")
     if path.suffix in MIDI and not is_music(symbols):
         raise ValueError(f"path={path}: the symbols are not pitches, so {kind} cannot be saved as music")
+    if path.suffix in FASTA and (layout.separator or any(len(name.strip()) != 1 or name == ">" for name in symbols)):
+        raise ValueError(f"path={path}: the samples are not strings of letters, so {kind} cannot be saved as FASTA")
     if path.suffix in PNG and not (layout.is_picture or is_music(symbols) or layout.kind == MOLECULES):
         raise ValueError(
             f"path={path}: {kind} cannot be saved as a picture, which requires a shape and values, the kind "

@@ -1,5 +1,6 @@
 import io
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from recipes import evaluate
 from recipes import generate as generating
 from recipes.console import make_console
 from recipes.embeddings.naming import cluster_names
+from recipes.engine.parallel import alone
 from recipes.evaluation.report import protocol_text
 from recipes.generate import Options, generate, main
 from recipes.generation.prompt import prompt_states
@@ -284,7 +286,32 @@ test_options_that_exclude_each_other_are_refused_at_once = refuses(r"""
     Options(run="r", system="Be short.") | ValueError | system='Be short.': only with --chat
     Options(run="r", chat=True) | ValueError | chat: requires a message
     Options(run="r", chat=True, prompt="What is [MASK]?") | ValueError | \[MASK\] is a gap, which a message cannot
+    Options(run="r", prompt="We [MASK:0] act") | ValueError | \[MASK:0\] has no token, must have at least 1
+    Options(run="r", out=Path("x.jpeg")) | ValueError | out=x.jpeg: must end in .jsonl, or for a model of symbols in .png
+    Sampling(label="1", guidance=2, guidance_interval=(0.8, 0.2)) | ValueError | must be two times in .*, the earlier
+    Sampling(label="1", guidance_interval=(0.2, 0.8)) | ValueError | guidance_interval=.* has no effect at guidance=1
 """)
+
+
+@pytest.mark.parametrize("number", [LENGTH + 1, 4000])
+def test_a_length_beyond_that_of_training_is_refused_as_by_evaluate(run, number):
+    rule = f"length={number}: must be at most {LENGTH}, the tokens of a sequence in the training of .*"
+    for prompt in ((), ("The state",), ("The [MASK:3] of",)):
+        with pytest.raises(ValueError, match=rule):
+            generate(Options(run=str(run), length=number, prompt=prompt), quiet())
+    with pytest.raises(ValueError, match=rule):
+        evaluate.evaluate(evaluate.Options(run=str(run), length=number, scorer="none"), alone())
+    with pytest.raises(ValueError, match=f"new={number}: . tokens precede them, and .* supports {LENGTH}"):
+        generate(Options(run=str(run), new=number, prompt="The state"), quiet())
+
+
+def test_new_tokens_fill_up_blocks(run, tmp_path):
+    sampling, out = Sampling(steps=2, pace="blocks:4"), tmp_path / "found.jsonl"
+    generate(Options(run=str(run), prompt=PROMPTS[:2], new=5, samples=1, sampling=sampling, out=out), quiet())
+    saved = open_saved(run)
+    prompts = [len(saved.beginning) + len(saved.encode(prompt)) for prompt in PROMPTS[:2]]
+    lengths = [len(json.loads(line)["tokens"]) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert lengths == [-(-(size + 5) // 4) * 4 for size in prompts] and len(set(prompts)) > 1
 
 
 @pytest.mark.parametrize("suffix", [".png", ".gif", ".mid", ".fasta"])

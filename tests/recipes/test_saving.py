@@ -55,6 +55,7 @@ def test_molecules_are_drawn(tmp_path):
         ("a.gif", [[0]], "ACGT", DNA, "data of the kind 'fasta' cannot be saved as a film"),
         ("a.png", [[0]], "ACGT", DNA, "data of the kind 'fasta' cannot be saved as a picture"),
         ("a.mid", [[0]], "ACGT", DNA, "symbols are not pitches, so data of the kind 'fasta' cannot be"),
+        ("a.fasta", [[0]], ("0", "255"), PICTURE, "samples are not strings of letters, so data of the kind .* FASTA"),
         ("a.txt", [[0, 4]], "ACGT", DNA, r"contains id 4, must be in 0\.\.3"),
         ("a.png", [[0, 1]], ("0", "255"), PICTURE, r"must be \(N, 4\)"),
     ],

@@ -3,9 +3,12 @@ import math
 import pytest
 import torch
 from huggingface_hub.errors import RepositoryNotFoundError
+from pretrained_by_others import write
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from recipes.data.hub import nothing
+from recipes.engine.parallel import alone
+from recipes.evaluation.generative import judge
 from recipes.metrics.scoring import generative, load_scorer, score, unigram_entropy
 
 WORDS = ["<s>", "the", "union", "is", "strong", "free", "people"]
@@ -100,6 +103,14 @@ def test_the_revision_distinguishes_weights(folder, tmp_path):
 def test_the_error_of_a_missing_scorer_names_the_remedy(tmp_path):
     with pytest.raises(ValueError, match=r"no folder .*/gpt2-large, and not a valid name of a model.*--scorer none"):
         load_scorer(str(tmp_path / "gpt2-large"))
+
+
+def test_a_masked_language_model_is_no_scorer(tmp_path):
+    bidirectional = str(write(tmp_path, "bert"))
+    with pytest.raises(TypeError, match=r"scorer=.*: BertLMHeadModel is not causal, .* requires a causal language"):
+        load_scorer(bidirectional)
+    with pytest.raises(TypeError, match="is not causal"):  # not a warning: no number is to be had from it
+        judge(bidirectional, False, alone())
 
 
 def test_the_hub_is_called_once_and_its_errors_are_distinguished(monkeypatch):
