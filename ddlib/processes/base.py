@@ -20,6 +20,7 @@ from ddlib.processes.broadcasting import (
     interior,
     multiply_rows,
     normalised_or_stay,
+    products_at,
     quotient,
     rows_at,
     unsqueeze_times,
@@ -64,10 +65,10 @@ class ForwardProcess(Float64Module, Part):
     r"""A continuous-time Markov chain :math:`q_t(z|x)` that noises each position independently.
 
     A subclass implements ``rate_matrix`` and ``transition``, functions of scalar times. All else has a default that is
-    right for every process and builds tensors of size (B, L, S), and (S, S) for each distinct time; ``predictive`` at
-    times per position also (B, L, V, S). Subclasses with structure override these methods by faster ones, and set
-    ``closed_form`` where they implement ``weighted_divergence``. Times are (B,), one per sequence, or (B, L), one per
-    position. Precision follows the arguments; functions of time alone are computed in float64.
+    right for every process and builds tensors of size (B, L, S), and (S, S) for each distinct time.
+    Subclasses with structure override these methods by faster ones, and set ``closed_form`` where they
+    implement ``weighted_divergence``. Times are (B,), one per sequence, or (B, L), one per position.
+    Precision follows the arguments; functions of time alone are computed in float64.
 
     Args:
         vocab_size: number of tokens V; states 0..V-1 are the tokens.
@@ -347,7 +348,7 @@ class ForwardProcess(Float64Module, Part):
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
         """Marginal q_t(.|p) = sum_x p(x) q_t(.|x), (B, L, S)."""
-        return multiply_rows(p, each_time(self._token_marginals, t).to(p.dtype))
+        return products_at(p, self._token_marginals, t)
 
     # ---- backwards: posterior, reverse rates, prior
 

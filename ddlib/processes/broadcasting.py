@@ -97,6 +97,8 @@ def columns_at(function: Callable[..., Tensor], index: Tokens, *times: Times) ->
 def products_at(p: Float[Tensor, "B L N"], function: Callable[..., Tensor], *times: Times) -> Float[Tensor, "B L S"]:
     """Multiply the row of each position by the matrix of its time, in the dtype of ``p``.
 
+    With times (B, L) no matrix is copied for a position: positions of one time are multiplied together.
+
     Args:
         p: (B, L, N) rows.
         function: of one float64 scalar for each of ``times``, returns (N, S).
@@ -104,7 +106,15 @@ def products_at(p: Float[Tensor, "B L N"], function: Callable[..., Tensor], *tim
     """
     matrices, which = _distinct(function, *times)
     matrices = matrices.to(p.dtype)
-    return p @ matrices[0] if len(matrices) == 1 else multiply_rows(p, matrices[which])
+    if len(matrices) == 1:
+        return p @ matrices[0]
+    if which.ndim == 1:
+        return multiply_rows(p, matrices[which])
+    result = p.new_empty(*p.shape[:-1], matrices.shape[-1])
+    for i, matrix in enumerate(matrices):
+        here = which == i
+        result[here] = p[here] @ matrix
+    return result
 
 
 def _distinct(function: Callable[..., Tensor], *times: Times) -> tuple[Tensor, Tensor]:

@@ -27,9 +27,12 @@ def dense_integrand(process: Any, logits: Logits, x: Tokens, z: Tokens, t: Times
     index = z[..., None]
     believed_z = believed.gather(-1, index)
     possible = believed_z > 0
-    a, b = noisy / noisy.gather(-1, index), believed / torch.where(possible, believed_z, 1.0)
     rates = process.rates_into(z, t).scatter(-1, index, 0.0)
-    flows = (rates > 0) & ((a > 0) | (b > 0))
+    entered = rates > 0
+    a = noisy / noisy.gather(-1, index)
+    # elsewhere the ratio may be so large that its gradient is infinite, and times 0 NaN
+    b = torch.where(entered, believed, 0.0) / torch.where(possible, believed_z, 1.0)
+    flows = entered & ((a > 0) | (b > 0))
     both = flows & (a > 0)
     log_ratio = torch.where(both, a, 1.0).log() - torch.where(both, b, 1.0).log()
     # where q_t(z|x) is tiny, a may be infinite at states y whose rate into z is 0

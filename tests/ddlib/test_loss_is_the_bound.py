@@ -132,6 +132,17 @@ def test_a_weighting_keeps_the_loss_of_a_state_that_the_token_never_leaves():
         assert torch.allclose(dd.training_loss(process, logits, x, x, t, weighting), factor * bound)
 
 
+def test_the_gradient_is_finite_where_a_state_is_practically_impossible():
+    """Ratios to the probability of z overflow at states that never become z; their gradient must not be NaN."""
+    process, x = one_way_ring(30), torch.zeros(1, 1, dtype=torch.int64)
+    noise = x, x, torch.tensor([1e-6], dtype=F64)
+    logits = torch.zeros(1, 1, 30, requires_grad=True)
+    for weighting in (None, Clip(2.0)):
+        loss = dd.training_loss(process, logits, *noise, weighting, parameterization="posterior")
+        (slope,) = torch.autograd.grad(loss, logits)
+        assert bool(slope.isfinite().all()) and float(slope.abs().max()) > 0.01
+
+
 def test_a_gradient_is_that_of_the_bound():
     process, t = one_way_ring(20), torch.tensor([0.01])
     x, logits = torch.tensor([[2]]), torch.zeros(1, 1, 20, requires_grad=True)

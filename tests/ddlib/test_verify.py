@@ -60,13 +60,15 @@ FIFTY = [
     dd.presets.mdlm(50),
     dd.presets.gidd(50, 0.2),
     dd.presets.hdlm_levels([[i % 16 for i in range(50)], [i % 4 for i in range(16)]], xi=[0.9, 0.8]),
+    RateMatrix(torch.eye(50).roll(1, 1) + 0.5 * torch.eye(50).roll(-1, 1) - 1.5 * torch.eye(50), dd.schedules.Linear()),
 ]
 
 
 @pytest.mark.nightly  # beside other work on the machine it measures that too
 @pytest.mark.parametrize("process", FIFTY, ids=repr)
-def test_quick_is_under_five_seconds_for_fifty_words(process):
-    """On a slower processor, or a shared one, the better of two takes less than four million sums of fifty numbers."""
+def test_quick_takes_seconds_for_fifty_words(process):
+    """On a slower processor, or a shared one, the better of two is compared with sums of fifty numbers."""
+    most = 5 if process.closed_form else 8
     numbers = torch.ones(50)
 
     def sums():
@@ -82,7 +84,7 @@ def test_quick_is_under_five_seconds_for_fifty_words(process):
         return time.process_time() - start
 
     spent = seconds(quick)
-    assert spent < 5 or min(spent, seconds(quick)) < 16 * seconds(sums)
+    assert spent < most or min(spent, seconds(quick)) < 3.2 * most * seconds(sums)
 
 
 LARGE = {

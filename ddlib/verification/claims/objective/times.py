@@ -18,6 +18,7 @@ from ddlib.verification.framework.dependencies import verifier
 from ddlib.verification.framework.inputs import at, logits, pairs
 
 _ROUNDING = 2.0**-52
+_HELD = 2**18  # numbers in a tensor, such that it fits into the CPU's caches
 _GRID = torch.linspace(-16, 16, 129, dtype=torch.float64).sigmoid()
 """Times evenly spaced in log-odds, from 1e-7 to 1 - 1e-7."""
 
@@ -141,11 +142,17 @@ def mean_bound(process: ForwardProcess, scores: Tensor, t: Tensor) -> Tensor:
 def bound_moment(process: ForwardProcess, scores: Tensor, t: Tensor, power: int) -> Tensor:
     """Return the mean of a power of the integrand over uniform tokens and noise; ``scores`` (V,) or (1, V S, V)."""
     tokens, states = process.vocab_size, process.num_states
-    x = torch.arange(tokens).repeat_interleave(states).expand(len(t), -1)
-    z = torch.arange(states).repeat(tokens).expand(len(t), -1)
-    mass = process.likelihood(z, x, t)
-    value = process.integrand(scores.expand(*x.shape, -1), x, z, t)
-    return torch.where(mass > 0, mass * value**power, 0.0).sum(-1) / tokens
+    x = torch.arange(tokens).repeat_interleave(states)[None]
+    z = torch.arange(states).repeat(tokens)[None]
+
+    def moments(t: Tensor) -> Tensor:
+        pairs = x.expand(len(t), -1), z.expand(len(t), -1)
+        mass = process.likelihood(*reversed(pairs), t)
+        value = process.integrand(scores.expand(*pairs[0].shape, -1), *pairs, t)
+        return torch.where(mass > 0, mass * value**power, 0.0).sum(-1) / tokens
+
+    together = max(1, _HELD // (x.shape[1] * states))
+    return torch.cat([moments(part) for part in t.split(together)])
 
 
 EXAMPLES = {"masks": three()["masked"], "two levels": three()["tree"], "GIDD": three()["gidd"]}

@@ -1,16 +1,20 @@
 """Claims about lower precision and about moving a process between devices and dtypes."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from ddlib.kernels import linear_training_loss
 from ddlib.objective.nelbo import nelbo
+from ddlib.objective.training import training_loss
 from ddlib.processes import ForwardProcess
 from ddlib.verification.claims.objective.bound import turnover
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype, stated
-from ddlib.verification.framework.inputs import distribution, per_pair, scored, tokens
+from ddlib.verification.framework.inputs import distribution, logits, pairs, per_pair, scored, tokens
+
+_FEW = 12  # tokens whose states are compared: the losses depend on rows of a batch one by one
 
 
 def _single(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -38,6 +42,38 @@ def _half(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         exact = nelbo(process, scores.float(), x, z, t.float())
         yield per_pair(f"bound of {dtype} logits", x, z, got, exact, 0.0)
         yield Comparison(f"{dtype} logits after the call", ("B", "pair", "x"), scores, before, 0.0)
+
+
+def losses(process: ForwardProcess, x: Tensor, z: Tensor, t: Tensor, scores: Tensor) -> Iterator[Comparison]:
+    """Compare the bound and both training losses of logits in low precision with the bound in float64.
+
+    Args:
+        process: the process.
+        x: (1, N) tokens.
+        z: (1, N) states.
+        t: (1,) time.
+        scores: (1, N, V) logits in float64.
+    """
+    for dtype in (torch.float32, torch.bfloat16):
+        given = scores.to(dtype)
+        double = given.double()
+        exact = nelbo(process, double, x, z, t)
+        allowed = 1e-5 * turnover(process, x, z, t, double.softmax(-1)) + 1e-4 * exact
+        rows = torch.eye(x.shape[1], dtype=dtype)[None]  # hidden states whose product with a layer is the layer
+        fused = linear_training_loss(process, rows, given[0].mT, x, z, t, reduction="none")
+        assert isinstance(fused, Tensor)  # per_token alone returns two
+        found = {
+            "nelbo": nelbo(process, given, x, z, t),
+            "training_loss": training_loss(process, given, x, z, t, reduction="none"),
+            "linear_training_loss": fused,
+        }
+        for name, values in found.items():
+            yield per_pair(f"{name} of {dtype} logits", x, z, values, exact, allowed)
+
+
+def _losses(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    x, z, t = pairs(process, float(point["t"]), _FEW)
+    yield from losses(process, x, z, t, logits(process, point["distribution"], x.shape[1]))
 
 
 def _dtypes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -81,6 +117,18 @@ def _left_behind(module: nn.Module) -> Iterator[str]:
             yield f"{type(module).__name__}.{name}"
 
 
+ENDS: Sequence[Point] = (
+    {"t": 0.01, "distribution": 0},
+    {"t": 1e-4, "distribution": 1},
+    {"t": 1 - 1e-4, "distribution": 2},
+)
+MORE_ENDS: Sequence[Point] = (
+    {"t": 1e-6, "distribution": 0},
+    {"t": 0.99, "distribution": 0},
+    {"t": 1 - 1e-6, "distribution": 3},
+)
+"""Points of claims about numbers that are large or small near the ends of time."""
+
 CLAIMS = (
     Claim("numerics", "float32", "float32 follows float64", "1e-5 of the turnover", _single,
           ({"t": 0.5, "distribution": 1}, {"t": 1e-3, "distribution": 2}),
@@ -88,6 +136,8 @@ CLAIMS = (
           rests_on=("rates", "distributions", "elementwise", "dtypes and shapes")),
     Claim("numerics", "half precision", "half-precision logits are computed in float32 and not modified", "exactly",
           _half, ({"t": 0.5, "distribution": 1},), rests_on=("closed = generic", "float32")),
+    Claim("numerics", "loss = bound", "without a weighting both training losses are the bound, up to the ends of time",
+          "1e-5 of the turnover", _losses, ENDS, MORE_ENDS, rests_on=("half precision",)),
     Claim("numerics", "dtypes and shapes", "results have the dtype of the arguments and one entry per state", "exactly",
           _dtypes, ({"t": 0.5},), rests_on=("answers",)),
     Claim("numerics", "moves", ".to moves every tensor and changes no values", "exactly", _moves,
