@@ -19,24 +19,51 @@ from ddlib.typing import Denoiser, Tokens
 PROCESS = "process.json"
 
 
+def process_values(process: ForwardProcess) -> dict[str, Any]:
+    """Return the plain values of a process that another program can build.
+
+    Raises:
+        TypeError: an argument that is not a plain value, or a class of ``__main__``, which no other program can import.
+    """
+    try:
+        found = values(process)
+    except TypeError as error:
+        raise TypeError(f"process: cannot be built from a file: {error}") from error
+    for place, kind in _kinds(found, "process"):
+        if kind.startswith("__main__:"):
+            raise TypeError(f"{place} is {kind}: other programs cannot import it, move it to a module")
+    return found
+
+
+def _kinds(plain: Any, place: str) -> list[tuple[str, str]]:
+    """Return the kinds of a part and of the parts inside it, with their places."""
+    if isinstance(plain, list):
+        return [one for i, value in enumerate(plain) for one in _kinds(value, f"{place}[{i}]")]
+    if not isinstance(plain, dict):
+        return []
+    own = [(f"{place}.kind", str(plain["kind"]))] if "kind" in plain else []
+    return own + [one for name, value in plain.items() for one in _kinds(value, f"{place}.{name}")]
+
+
 def process_file(process: ForwardProcess) -> dict[str, str]:
     """Return the file that ``save_process`` writes, by name, for ``network.save_pretrained(folder, extra=...)``.
 
     Raises:
-        TypeError: an argument of the process that is not a plain value.
+        TypeError: an argument of the process that is not a plain value, or a class of ``__main__``.
     """
-    return {PROCESS: json.dumps(values(process), indent=1) + "\n"}
+    return {PROCESS: json.dumps(process_values(process), indent=1) + "\n"}
 
 
 def save_process(process: ForwardProcess, folder: str | Path) -> Path:
     """Write the plain values of a process, ``dd.values(process)``, to ``process.json`` in the folder of the weights.
 
     Raises:
-        TypeError: an argument of the process that is not a plain value.
+        TypeError: as ``process_file``; nothing is written.
     """
+    text = process_file(process)[PROCESS]
     path = Path(folder) / PROCESS
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(process_file(process)[PROCESS], encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -48,11 +75,21 @@ def load_process(folder: str | Path, trust: Collection[str] = ()) -> ForwardProc
         trust: modules from which parts outside the registry may be imported.
 
     Raises:
+        FileNotFoundError: the folder has no such file.
         PermissionError: a part from a module that is not trusted.
-        ValueError: values that describe no process.
+        ValueError: a file that is not JSON, or values that describe no process.
     """
+    path = Path(folder) / PROCESS
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"folder {str(folder)!r} has no {PROCESS}, which save_process writes beside the weights; the process of a "
+            "recipe's run is in its recipe.yaml"
+        )
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # bad JSON, or bytes that are not UTF-8
+        raise ValueError(f"{path} is not a file of save_process: {error}") from error
     with registry.trusting(trust):
-        plain = json.loads((Path(folder) / PROCESS).read_text(encoding="utf-8"))
         process: ForwardProcess = build("processes", plain)
     return process
 

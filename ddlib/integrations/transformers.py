@@ -17,7 +17,15 @@ from ddlib.arguments.compared import difference
 from ddlib.integrations.batches import DiffusionCollator
 from ddlib.integrations.measures import DiffusionLoss, mean_bound, sequence_bounds
 from ddlib.integrations.positions import POSITION, Positions, PositionSampler
-from ddlib.integrations.saved import PROCESS, draw_samples, is_sharded, load_process, save_process, write_samples
+from ddlib.integrations.saved import (
+    PROCESS,
+    draw_samples,
+    is_sharded,
+    load_process,
+    process_values,
+    save_process,
+    write_samples,
+)
 from ddlib.processes import ForwardProcess
 
 try:
@@ -48,6 +56,9 @@ class DiffusionTrainer(Trainer):
         compute_loss_func: by default ``DiffusionLoss(process)``.
         bound_options: options of ``ddlib.bound`` in evaluation, such as ``levels="balanced"``, and its ``seed``.
         **kwargs: those of ``Trainer``: ``processing_class``, ``callbacks``, ``optimizers``.
+
+    Raises:
+        TypeError: a process that cannot be saved, unless ``args`` save nothing.
     """
 
     def __init__(
@@ -64,6 +75,8 @@ class DiffusionTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         args = TrainingArguments("tmp_trainer") if args is None else args
+        if args.save_strategy != "no":
+            process_values(process)  # raises before any work is lost
         step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         collate = DiffusionCollator(process, seed=args.seed) if data_collator is None else data_collator
         several = eval_dataset if isinstance(eval_dataset, dict) else {"": eval_dataset}

@@ -200,7 +200,7 @@ def at(path: str) -> Any:
     if trusted is not None and module not in trusted:
         raise PermissionError(
             f"{path!r} is named by files from elsewhere, and importing a module executes it: read {module}, then pass "
-            f"--trust {module}"
+            f"--trust {module}, or trust=[{module!r}] in Python"
         )
     try:
         found: Any = importlib.import_module(module)

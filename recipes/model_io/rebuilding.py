@@ -51,28 +51,6 @@ class Given(RunContext):
         raise ValueError("is unknown outside of a run, must be a value of the part")
 
 
-def process_values(process: Any) -> dict[str, Any]:
-    """Return the plain values of a process that another program can build."""
-    try:
-        found = dd.values(process)
-    except TypeError as error:
-        raise TypeError(f"process: cannot be built from a file: {error}") from error
-    for place, kind in _kinds(found, "process"):
-        if kind.startswith("__main__:"):
-            raise TypeError(f"{place} is {kind}: other programs cannot import it, move it to a module")
-    return found
-
-
-def _kinds(values: Any, place: str) -> list[tuple[str, str]]:
-    """Return the kinds of a part and of the parts inside it, with their places."""
-    if isinstance(values, list):
-        return [one for i, value in enumerate(values) for one in _kinds(value, f"{place}[{i}]")]
-    if not isinstance(values, dict):
-        return []
-    own = [(f"{place}.kind", str(values["kind"]))] if "kind" in values else []
-    return own + [one for name, value in values.items() for one in _kinds(value, f"{place}.{name}")]
-
-
 def model_values(network: Any, model: Mapping[str, Any] | str | None) -> dict[str, Any] | str:
     """Return the values that the network is built from."""
     if not isinstance(network, nn.Module):

@@ -22,6 +22,7 @@ from ddlib.integrations import (
     sequence_bounds,
     write_samples,
 )
+from ddlib.schedules import Linear
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
 
@@ -243,6 +244,26 @@ def test_a_process_is_saved_as_plain_values(tmp_path):
     (tmp_path / "new" / "process.json").write_text('{"kind": "os:getcwd"}')
     with pytest.raises(PermissionError):
         load_process(tmp_path / "new")
+
+
+class Mine(Linear):
+    """Schedule of a script."""
+
+    __module__ = "__main__"
+
+
+def test_a_process_of_the_main_program_is_not_saved(tmp_path):
+    with pytest.raises(TypeError, match=r"process\.schedule\.kind is __main__:Mine: other programs cannot import it"):
+        save_process(dd.processes.Masked(4, Mine()), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_without_a_process_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=rf"{tmp_path.name}' has no process.json, which save_process writes"):
+        load_process(tmp_path)
+    (tmp_path / "process.json").write_text("{bad")
+    with pytest.raises(ValueError, match=rf"{tmp_path.name}/process.json is not a file of save_process: Expecting"):
+        load_process(tmp_path)
 
 
 def test_samples_are_lines(tmp_path):
