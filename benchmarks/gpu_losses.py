@@ -23,6 +23,7 @@ OTHER_LOSS = (
     "children_without_triton",
     "cross_entropy",
     "compiled_cross_entropy",
+    "compiled_padded_cross_entropy",
     "linear_cross_entropy",
     "liger_cross_entropy",
 )
@@ -113,6 +114,13 @@ def cross_entropy(batch: Batch) -> Tensor:
     return F.cross_entropy(F.linear(batch.hidden, batch.cast()).flatten(0, 1).float(), batch.x.flatten())
 
 
+def padded_cross_entropy(batch: Batch) -> Tensor:
+    """Compute the same with a matrix padded to a multiple of 128 rows, faster on GPUs."""
+    words = len(batch.matrix)
+    logits = F.linear(batch.hidden, F.pad(batch.cast(), (0, 0, 0, -words % 128)))[..., :words]
+    return F.cross_entropy(logits.flatten(0, 1).float(), batch.x.flatten())
+
+
 def linear_cross_entropy(batch: Batch) -> Tensor:
     """Compute the same by torch's fused function."""
     options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=4096, chunking_method=None)
@@ -137,6 +145,7 @@ def methods(dry: bool) -> dict[str, Loss]:
         "compiled": compiled(plain),
         "cross_entropy": cross_entropy,
         "compiled_cross_entropy": compiled(cross_entropy),
+        "compiled_padded_cross_entropy": compiled(padded_cross_entropy),
     }
     if not dry and hasattr(importlib.import_module("torch._inductor.config"), "auto_chunker"):
         found["compiled_in_chunks"] = compiled(plain, options={"auto_chunker.enable": True})

@@ -21,31 +21,36 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch import Tensor, nn
 from torch.profiler import profile, record_function
 
 import ddlib as dd
-from benchmarks.head import GPT2, KINDS, TINY, Sizes
+from benchmarks.head import GPT2, TINY, UNIFORM, XI, Sizes
 from benchmarks.measuring import now
 from ddlib.processes import unchanged
 from ddlib.samplers import Ancestral
 from ddlib.samplers.base import SamplingContext
 from ddlib.samplers.base import State as Place
 from ddlib.samplers.runtime.model import ModelWrapper
-from ddlib_models import DiT
 from recipes.config import Data, Hardware, Optimizer, Output, Recipe
-from recipes.data import Batch, examples, speeches
+from recipes.config.recipe import with_parts
+from recipes.data import Batch, Prepared, examples
 from recipes.data.prepared import Documents
 from recipes.engine import run as engine
-from recipes.engine.checkpoint import Facts, State
-from recipes.engine.distribution import spread
-from recipes.engine.objective import Objective
-from recipes.engine.optimizer import Average, optimizers
 from recipes.engine.parallel import World
 from recipes.engine.profiling import activities
+from recipes.engine.setup import Rehearsal
 
-ROWS = 500
+ROWS = 2000  # as many as take the shuffle of a real text
 NOWHERE = Path("unused")
+PROCESSES: dict[str, dict[str, Any]] = {
+    "hdlm": dict(kind="hdlm", clusters=64),
+    "hdlm_xi": dict(kind="hdlm", clusters=64, xi=XI),
+    "gidd": dict(kind="gidd", p_uniform=UNIFORM),
+    "mdlm": dict(kind="mdlm"),
+}
 
 
 class Size(NamedTuple):
@@ -99,47 +104,54 @@ class Parts:
             stack.enter_context(patch.object(where, attribute, self.around(name, getattr(where, attribute))))
 
 
-def network(size: Size) -> tuple[DiT, dd.processes.ForwardProcess]:
-    """Build a DiT whose output layer is not at its initial zero, and the process."""
-    torch.manual_seed(0)
-    process = KINDS[size.kind].make(size.vocabulary).to(size.device)
-    model = DiT(process.num_states, size.vocabulary.words, size.width, size.depth, size.heads)
-    nn.init.normal_(model.head.weight, std=0.02)
-    return model.to(size.device), process
+def run(size: Size, toggles: Mapping[str, Any] | None = None) -> engine.Run:
+    """Build a run of the engine without files, its output layer not at the initial zero.
 
+    Args:
+        size: sizes and device; products are in bfloat16 on a GPU.
+        toggles: other values of the recipe by their place, such as ``{"hardware.threads": 1}``.
 
-def run(size: Size) -> engine.Run:
-    """Build a run of the engine that reads and writes no files."""
-    model, process = network(size)
-    half = size.device == "cuda"
+    Raises:
+        ValueError, TypeError: a toggle that is no option, or a value that it does not take.
+    """
+    process = PROCESSES[size.kind]
+    network = dict(kind="dit", dim=size.width, depth=size.depth, heads=size.heads, pad_to=128)
+    places = dict(toggles or {})
+    for place in [place for place in places if place.startswith("model.")]:
+        network[place.removeprefix("model.")] = places.pop(place)
     recipe = Recipe(
-        data=Data(corpus=speeches(words=300, held_out=60), folder=NOWHERE, length=size.length),
-        process=dict(kind="hdlm", clusters=size.vocabulary.clusters),
-        model=dict(kind="dit", dim=size.width, depth=size.depth, heads=size.heads, pad_to=128),
+        data=Data(folder=NOWHERE, length=size.length),
+        process=process | ({"clusters": size.vocabulary.clusters} if "clusters" in process else {}),
+        model=network,
         optimizer=Optimizer(lr=1e-4),
-        hardware=Hardware(bf16=half, compile=size.compile),
+        hardware=Hardware(bf16=size.device == "cuda", compile=size.compile),
         output=Output(folder=NOWHERE),
         batch=size.sequences,
         steps=100,
     )
-    world, objective = World(0, 1, torch.device(size.device)), Objective(model, process, recipe.loss, half)
-    called = spread(objective, recipe.hardware, world)
-    state = State(objective, optimizers(model, recipe.optimizer), Average(objective, recipe.optimizer.ema))
-    return engine.Run(
-        recipe, world, documents(size), None, process, None, objective, called, state, Facts(0, "", "", 1)
-    )
+    recipe = with_parts(recipe, places)
+    world = World(0, 1, torch.device(size.device))
+    trained = engine.Run.prepare(recipe, world, prepared(size), Rehearsal, writes=False)
+    nn.init.normal_(trained.objective.model.head.weight, std=0.02)
+    return trained
 
 
-def documents(size: Size) -> Documents:
+def prepared(size: Size) -> Prepared:
     """Return random tokens in memory."""
-    tokens = np.random.default_rng(0).integers(size.vocabulary.words, size=(ROWS, size.length), dtype=np.int32)
-    return Documents(pa.chunked_array([pa.array(list(tokens))]), pa.chunked_array([[1] * ROWS]), size.vocabulary.words)
+    words = size.vocabulary.words
+    tokens = np.random.default_rng(0).integers(words, size=(ROWS, size.length), dtype=np.int32)
+    columns = pa.chunked_array([pa.array(list(tokens))]), pa.chunked_array([[1] * ROWS])
+    documents = Documents(*columns, words)
+    tokenizer = Tokenizer(WordLevel({str(index): index for index in range(words)}, unk_token="0"))
+    return Prepared(NOWHERE, tokenizer, 0, 0, 0, documents, documents, "", {})
 
 
 def batches(trained: engine.Run) -> Iterator[Batch]:
     """Yield batches as in a run: windows drawn by position, with read-ahead threads."""
     length, threads = trained.recipe.data.length, trained.recipe.hardware.threads
-    return examples(trained.data, length=length, pad_id=0, batch_size=trained.recipe.batch, seed=0, threads=threads)
+    return examples(
+        trained.data.train, length=length, pad_id=0, batch_size=trained.recipe.batch, seed=0, threads=threads
+    )
 
 
 def training(size: Size, steps: int) -> dict[str, float]:
@@ -167,7 +179,8 @@ def training(size: Size, steps: int) -> dict[str, float]:
 
 def sampling(size: Size, steps: int) -> dict[str, float]:
     """Return seconds of the parts of a sampling step."""
-    model, process = network(size)
+    trained = run(size)
+    model, process = trained.objective.model, trained.process
     model.eval()
     count = max(size.length, 2)
     generator, shape = torch.Generator(size.device).manual_seed(0), (size.sequences, size.length)
@@ -214,7 +227,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=PROFILE.width)
     parser.add_argument("--sequences", type=int, default=PROFILE.sequences)
     parser.add_argument("--length", type=int, default=PROFILE.length)
-    parser.add_argument("--kind", choices=KINDS, default=PROFILE.kind, help="kind of process")
+    parser.add_argument("--kind", choices=PROCESSES, default=PROFILE.kind, help="kind of process")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action="store_true", help="compile the blocks, in training")

@@ -12,7 +12,8 @@ are computed. Operations other than matrix products are not counted.
 import argparse
 import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import torch
@@ -59,31 +60,62 @@ def share(process: Hierarchical, x: Tensor, t: Tensor) -> float:
     return needed / (x.numel() * process.vocab_size)
 
 
+def windows(
+    step: Callable[[], Any],
+    steps: int,
+    device: str,
+    repeats: int = REPEATS,
+) -> list[float]:
+    """Return the seconds of each window of ``steps``."""
+    taken = []
+    for _ in range(repeats):
+        begin = now(device)
+        for _ in range(steps):
+            step()
+        taken.append(now(device) - begin)
+    return taken
+
+
+def needed(given: Size, process: Hierarchical) -> float:
+    """Return the share of logits that the loss of random tokens depends on, over all times."""
+    times = (torch.arange(256, dtype=torch.float64, device=given.device) + 0.5) / 256
+    words = torch.randint(given.vocabulary.words, (256, given.length), device=given.device)
+    return share(process, words, times)
+
+
+def used(given: Size, logits: float, seconds: float, at_best: float | None) -> dict[str, Any]:
+    """Return tokens per second of a step, and the share of the peak that it uses.
+
+    Args:
+        given: sizes.
+        logits: share of all logits that the step computes.
+        seconds: of the step.
+        at_best: operations per second at the peak; None, unknown, gives no shares.
+
+    Returns:
+        these as ``ratios``, and the counted operations for each token.
+    """
+    counted = operations(given, logits)._asdict()
+    speed = given.sequences * given.length / seconds
+    ratios = {"tokens per second": speed}
+    if at_best is not None:
+        ratios |= {name: value * speed / at_best for name, value in counted.items()}
+    return {"ratios": ratios, "operations_per_token": counted}
+
+
 def measure(given: Size, steps: int = 20, warm_up: int = 20, at_best: float | None = None) -> dict[str, Any]:
     """Return tokens per second, the median of windows of ``steps``, and the share of ``at_best`` operations/s."""
     at_best = at_best or peak(name := torch.cuda.get_device_name())
     if at_best is None:
         raise ValueError(f"device {name!r} is none of {', '.join(PEAKS)}: pass its dense bfloat16 TFLOP/s with --peak")
     trained = run(given)
-    stream = batches(trained)
-    for _ in range(warm_up):  # compilation
-        trained.step([next(stream)], False)
-    taken = []
-    for _ in range(REPEATS):
-        begin = now(given.device)
-        for _ in range(steps):
+    with closing(batches(trained)) as stream:
+        for _ in range(warm_up):  # compilation
             trained.step([next(stream)], False)
-        taken.append(now(given.device) - begin)
-    stream.close()
-    times = (torch.arange(256, dtype=torch.float64, device=given.device) + 0.5) / 256
-    words = torch.randint(given.vocabulary.words, (256, given.length), device=given.device)
-    counted = operations(given, share(trained.process, words, times))
-    speed = steps * given.sequences * given.length / statistics.median(taken)
-    used = {name: value * speed / at_best for name, value in counted._asdict().items()}
+        taken = windows(lambda: trained.step([next(stream)], False), steps, given.device)
     return {
-        "ratios": used | {"tokens per second": speed},
+        **used(given, needed(given, trained.process), statistics.median(taken) / steps, at_best),
         "seconds": taken,
-        "operations_per_token": counted._asdict(),
         "settings": given._asdict() | {"vocabulary": given.vocabulary._asdict(), "steps": steps},
     }
 
