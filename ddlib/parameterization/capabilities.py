@@ -9,6 +9,7 @@ from typing import Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ddlib.paces import Pace
 from ddlib.parameterization.logits import Parameterization
 from ddlib.parameterization.tree_softmax import has_tree
 from ddlib.processes import ForwardProcess
@@ -110,6 +111,22 @@ class Capabilities:
                 f"at_once is True with {asker}, and the denoiser {self.name} has block_size "
                 f"{self.block_size or None}, must be {clean}: a block may depend on its noisy states and on the clean "
                 "tokens of earlier blocks only"
+            )
+
+    def check_blocks(self, pace: Pace | None, length: int) -> None:
+        """Warn once of a pace at which a denoiser with blocks gets noise in the blocks before a position.
+
+        Args:
+            pace: order of the positions; None for one time for all.
+            length: positions of a sequence.
+        """
+        block = length if pace is None else pace.block or length
+        if length > self.block_size > 0 and self.block_size % block:
+            warn_once(
+                f"blocks of {self.name} at {pace!r}",
+                f"pace is {pace!r}, and the denoiser {self.name} has blocks of {self.block_size}: it was trained with "
+                "clean tokens in the blocks before a position, which here are noise. Use pace="
+                f"Blocks({self.block_size}), or a divisor of its size",
             )
 
     @property

@@ -55,7 +55,7 @@ def test_a_sequence_does_not_depend_on_the_others_of_the_batch(keep, sampler):
 
 @rules()
 def test_a_network_with_blocks_has_its_exact_cache(keep):
-    model = network(block_size=2)
+    model = network(block_size=4)
     assert torch.equal(drawn(model, keep, Ancestral()), drawn(model, False, Ancestral()))
 
 

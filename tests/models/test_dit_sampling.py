@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from tiny import WORDS, trained
 
 import ddlib as dd
+from ddlib.utils.validation import UsageWarning
 
 
+@pytest.mark.filterwarnings("ignore:pace is .*, and the denoiser .* has blocks")
 @pytest.mark.slow
 @settings(max_examples=examples(24))
 @given(
@@ -30,6 +32,17 @@ def test_the_same_words_with_and_without_keys_and_values(sizes, sampler, knobs, 
 
     words = drawn(True)
     assert torch.equal(words, drawn(False)) and torch.equal(drawn(True, slice(1, 3)), words[1:3])
+
+
+@pytest.mark.parametrize("pace", [dd.paces.Blocks(8), None, dd.paces.Together(), dd.paces.RandomOrder()], ids=str)
+def test_noise_in_earlier_blocks_is_warned_of(pace):
+    """Blocks(2) are parts of the network's: what stands before a position is clean, as in training."""
+    model, process = trained(block_size=4, depth=2).eval(), dd.processes.Masked(WORDS, dd.schedules.Linear())
+    for right in (dd.paces.Blocks(4), dd.paces.Blocks(2), dd.paces.LeftToRight()):
+        dd.sample(process, model, (2, 8), None, 2, pace=right)
+    dd.sample(process, model, (2, 4), None, 2)  # one block
+    with pytest.warns(UsageWarning, match=r"pace is .*, and the denoiser DiT has blocks of 4: .* Use pace=Blocks\(4\)"):
+        dd.sample(process, model, (2, 8), None, 2, pace=pace)
 
 
 def test_a_window_is_all_that_is_computed():

@@ -11,6 +11,7 @@ from training_runs import curve, losses, recipe, text
 
 import ddlib as dd
 from ddlib.paces import Blocks, LeftToRight, RandomOrder, Together
+from ddlib.utils.validation import UsageWarning
 from ddlib_models import DiT
 from recipes.config import Loss, Output, at_once, read_recipe, recipe_yaml
 from recipes.console import make_console
@@ -283,7 +284,8 @@ def test_half_precision_keeps_blocks_and_times_per_position(tiny):
     torch.testing.assert_close(*logits, rtol=0.1, atol=0.1)
 
 
-def test_samples_are_those_of_the_pace(tiny):
+@pytest.mark.filterwarnings("ignore:pace is .*, and the denoiser .* has blocks")
+def test_samples_are_those_of_the_pace(tiny, monkeypatch):
     saved = open_saved(tiny.run)
     index = torch.arange(2)
     for sampling, pace in ((Sampling(steps=3), Blocks(4)), (Sampling(steps=3, pace="together"), None)):
@@ -293,6 +295,9 @@ def test_samples_are_those_of_the_pace(tiny):
             generator=dd.KeyedGenerator(1, NOISE, index),
         )  # fmt: skip
         assert torch.equal(drawn, expected)
+    with monkeypatch.context() as fresh, pytest.warns(UsageWarning, match="has blocks of 4"):
+        fresh.setattr("ddlib.utils.validation._warned", set())
+        draw(saved, Sampling(steps=3, pace="blocks:8"), 1, index, 24)
     assert protocol(saved, Sampling(), 0, 24)["pace"] == "Blocks(size=4)"
     with pytest.raises(ValueError, match=r"pace Blocks\(size=5\), data.length=24: size is 5, must divide"):
         draw(saved, Sampling(pace="blocks:5"), 1, index, 24)
@@ -300,6 +305,7 @@ def test_samples_are_those_of_the_pace(tiny):
         draw(saved, Sampling(pace="random_order", sampler="first_hitting"), 1, index, 24)
 
 
+@pytest.mark.filterwarnings("ignore:pace is .*, and the denoiser .* has blocks")
 def test_a_fault_of_a_network_at_a_pace_is_no_refusal_of_the_sampler(tiny):
     saved = open_saved(tiny.run)
     saved.model.blocks[0].register_forward_pre_hook(lambda *_: 1 + "1")
