@@ -28,7 +28,7 @@ from recipes.data import Prepared, wrapped
 from recipes.data.agreement import check_lengths
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
-from recipes.engine.validation import NOISE, WINDOWS, check_sequences, quietest, shared, validate
+from recipes.engine.validation import NOISE, WINDOWS, check_sequences, quietest, references, shared, validate
 from recipes.evaluation.exact import check_order, exact, reader
 from recipes.evaluation.generative import NONE, generated, judge, warned
 from recipes.evaluation.report import check_model, result_path, show, write
@@ -210,6 +210,17 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     replicates = bounds(saved, data, options, world, density)
     result: dict[str, Any] = {
         "bound": {name: asdict(estimate) for name, estimate in estimates(replicates, data, int(given)).items()},
+        "references": asdict(
+            references(
+                saved.process,
+                data,
+                length,
+                world,
+                sequences=options.sequences,
+                batch=min(options.batch, -(-options.sequences // world.size)),
+                given=given,
+            )
+        ),
         "by_label": {name: asdict(estimate) for name, estimate in by_label(replicates, data).items()},
         "likelihood": likely,
         "protocol": {

@@ -22,6 +22,7 @@ from recipes.config import IN_STRATA, Hardware, Loss, Optimizer, Output, Recipe
 from recipes.config import Data as TextOf
 from recipes.console import training_progress
 from recipes.data import Batch, Documents, Prepared, speeches, text
+from recipes.embeddings.starting import log_probs
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.metrics import Terms, measure
@@ -189,8 +190,8 @@ def baselines(config: Config, data: Data) -> tuple[float, dd.Tally]:
     """Return the entropy of the validation text's tokens in nats, and its nats under the frequencies of training."""
     counts = data.validation.tokens.flatten().bincount(minlength=config.vocab_size).double()
     shares = counts / counts.sum()
-    learned = data.stream.bincount(minlength=config.vocab_size).double() + 0.5
-    nats = -(learned / learned.sum()).log()[data.validation.tokens]
+    learned = log_probs(data.stream.bincount(minlength=config.vocab_size))
+    nats = -learned.double()[data.validation.tokens]
     tally = dd.Tally()
     tally.add(nats, num_bytes=data.validation.num_bytes)
     return float(-torch.xlogy(shares, shares).sum()), tally

@@ -1,5 +1,6 @@
 """Training loop for one process and for many; a run that is killed at any moment resumes with identical results."""
 
+import math
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import takewhile
@@ -28,6 +29,9 @@ from recipes.logging import Watch
 from recipes.metrics.conditioned import labelled, takes_labels
 from recipes.model_io import RECIPE, WEIGHTS
 from recipes.visualization.saving import names_of, picture_of, write_samples
+
+DIVERGED = 3
+"""Multiple of the uniform model's loss above which a run reports that it diverges."""
 
 
 def train(recipe: Recipe, accept_changes: bool = False) -> bool:
@@ -66,12 +70,17 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
             measured(run, watch)
             sampled(run, watch)
         trace = stack.enter_context(profiled(recipe, world, watch.aside))
-        first = run.facts.step + 1
+        first, diverged = run.facts.step + 1, False
         for batches in run.batches():
             result = run.step(batches, signals.requested)
             watch.step(run.facts.step, result)
             for message in run.clipped() if run.facts.step == first else []:
                 watch.say(message)
+            if not diverged and (diverged := watch.loss > DIVERGED * math.log(max(run.process.vocab_size, 2))):
+                watch.say(
+                    f"step {run.facts.step}: the loss is {watch.loss:.3g}, more than {DIVERGED} times that of the "
+                    f"uniform model: training diverges; a lower optimizer.lr than {recipe.optimizer.lr:g} may help"
+                )
             trace()
             attend(run, watch, result.stop)
             if result.stop:
@@ -101,7 +110,7 @@ def attend(run: Run, watch: Watch, stop: bool) -> None:
 def measured(run: Run, watch: Watch) -> None:
     """Measure the bound, which the next checkpoint records."""
     terms = run.validate()
-    watch.bound(run.facts.step, terms, run.data)
+    watch.bound(run.facts.step, terms, run.data, run.references)
     if run.state.speeds is not None:
         watch.say(f"  step {run.facts.step}: {run.state.speeds.about()}")
     run.facts = replace(run.facts, bound=terms.per_token.value)

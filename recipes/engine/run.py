@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -39,9 +40,9 @@ from recipes.engine.setup import (
 )
 from recipes.engine.speeds import Speeds
 from recipes.engine.starting import check_pretrained, check_start, start
-from recipes.engine.validation import NOISE, check_sequences, validate
+from recipes.engine.validation import NOISE, check_sequences, references, validate
 from recipes.logging import Step
-from recipes.metrics import Terms
+from recipes.metrics import References, Terms
 from recipes.metrics.conditioned import takes_labels
 
 
@@ -259,6 +260,19 @@ class Run:
                 parameterization=self.objective.parameterization,
                 pace=self.pace,
             )
+
+    @cached_property
+    def references(self) -> References:
+        """Models that the bound of ``validate`` is compared with."""
+        recipe = self.recipe
+        return references(
+            self.process,
+            self.data,
+            recipe.data.length,
+            self.world,
+            sequences=recipe.output.validate_sequences,
+            batch=micro_batch(recipe, self.world),
+        )
 
     def weights(self) -> Float[Tensor, " n"]:
         """Return the loss weights, not clipped, of the last noisy tokens."""

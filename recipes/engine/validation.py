@@ -1,7 +1,9 @@
 """Bound on the validation text, the same in training and in evaluation, on one process and on many."""
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from functools import partial
 from itertools import islice
 
 import ddlib as dd
@@ -9,8 +11,9 @@ from ddlib.parameterization.logits import Parameterization
 from ddlib.typing import Denoiser
 from recipes.config import at_once, own_times
 from recipes.data import Batch, Prepared, examples
+from recipes.embeddings.neighbours import stream
 from recipes.engine.parallel import World
-from recipes.metrics import Terms, measure
+from recipes.metrics import References, Terms, measure, unigram
 
 WINDOWS = 0
 """Seed of the windows cut from long documents, in every evaluation and in validation during training."""
@@ -77,6 +80,34 @@ def validate(
         return measure(process, denoiser, batches, seed, replicate, parameterization, *ways)
 
     return over(data, length, world, sequences, batch, measured)
+
+
+def references(
+    process: dd.processes.ForwardProcess,
+    data: Prepared,
+    length: int,
+    world: World,
+    *,
+    sequences: int,
+    batch: int,
+    given: bool = False,
+) -> References:
+    """Measure the models that a bound of ``validate`` is compared with, on the same tokens.
+
+    Frequencies are those of the training sequences, or of about 20 million of their tokens.
+
+    Args:
+        process: the noise.
+        data: the prepared text.
+        length: tokens of a sequence.
+        world: the distributed processes.
+        sequences: number of sequences.
+        batch: sequences at a time.
+        given: whether the first token of a sequence is given, and not measured.
+    """
+    counts = stream(data).bincount(minlength=data.vocab_size)
+    terms = over(data, length, world, sequences, batch, partial(unigram, counts, given=given))
+    return References(math.log(process.vocab_size), terms.per_token.value)
 
 
 def check_sequences(argument: str, value: int | None, data: Prepared, processes: int = 1) -> int:

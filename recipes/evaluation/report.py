@@ -16,7 +16,7 @@ from ddlib import Measure
 from ddlib.paces import Together
 from recipes.evaluation.exact import how_exact
 from recipes.generation.sampling import Sampling
-from recipes.metrics import basis
+from recipes.metrics import References, basis
 from recipes.model_io import WEIGHTS
 
 
@@ -40,6 +40,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     for name, found in rows.items():
         noise = "" if found["noise"] is None else f"{found['noise']:.4f}"
         table.add_row(name.replace("_", " "), f"{found['value']:.4f}", f"{found['error']:.4f}", noise, found["unit"])
+    for name, value in result["references"].items():
+        table.add_row(f"{name} model", f"{value:.4f}", "", "", "nats/token")
     measured = {} if (drawn := result["samples"]) is None else drawn["metrics"]
     for name, value in measured.items():
         table.add_row(f"samples {name.replace('_', ' ')}", f"{value:.4f}", "", "", "")
@@ -53,6 +55,7 @@ def show(result: dict[str, Any], console: Console) -> None:
         "over sequences includes the remaining noise, the ± over replicates (draws) only times and noise; times "
         f"{setup['density_of_times']}, errors {setup['method']}" + (f"; {setup['caveat']}" if setup["caveat"] else "")
     )
+    console.print(f"beside it: {References(**result['references']).beside(result['bound']['nats_per_token']['value'])}")
     if (same := result["validation"]) is not None:
         console.print(
             f"of these, the draws of validation in training: {same['value']:.4f} ± {same['error']:.4f} {same['unit']} "

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self
 
@@ -17,7 +18,7 @@ from recipes.data import Prepared, SymbolCorpus
 from recipes.logging.boards import chosen
 from recipes.logging.metrics import METRICS, Metrics
 from recipes.logging.step import Step
-from recipes.metrics import Terms, basis, bits
+from recipes.metrics import References, Terms, basis, bits
 
 P = ParamSpec("P")
 
@@ -97,6 +98,11 @@ class Watch:
         self.say(message)
         self._bar.leave_out()
 
+    @property
+    def loss(self) -> float:
+        """Training loss, a moving average over some twenty steps; 0 in other processes than the first."""
+        return self._bar.loss if self._first else 0.0
+
     @_first_only
     def step(self, number: int, step: Step) -> None:
         """Report a step, after which ``number`` are made."""
@@ -143,8 +149,10 @@ class Watch:
             board.histogram(number, "weights/histogram", values)
 
     @_first_only
-    def bound(self, number: int, terms: Terms, data: Prepared | None = None) -> None:
-        """Report the bound on the validation data, which determines the unit of its bits."""
+    def bound(
+        self, number: int, terms: Terms, data: Prepared | None = None, references: References | None = None
+    ) -> None:
+        """Report the bound on the validation data, which determines the unit of its bits, beside its references."""
         whole = terms.per_token
         name, unit = ("bits_per_token", "bits/token") if data is None else bits(data)
         noun = "text" if data is None or data.is_text else "sequence"
@@ -160,11 +168,14 @@ class Watch:
             **parts,
             sequences=len(terms.index),
             draws=terms.draws,
+            **({} if references is None else asdict(references)),
         )
         split = " + ".join(f"{name} {value:.4f}" for name, value in parts.items())
         sample = basis(len(terms.index), terms.draws, noun)
+        beside = "" if references is None else f"; {references.beside(whole.value)}"
         self.say(
             f"  step {number}: validation bound {whole} over {sample} ({split}; {whole.value / math.log(2):.4f} {unit})"
+            f"{beside}"
         )
         self._bar.leave_out()
 

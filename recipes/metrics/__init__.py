@@ -4,5 +4,19 @@ from recipes.metrics.bound import Terms, basis, measure
 from recipes.metrics.conditioned import given
 from recipes.metrics.estimate import Estimate, bits, by_label, estimates, in_units
 from recipes.metrics.likelihood import read
+from recipes.metrics.references import References, unigram
 
-__all__ = ["Estimate", "Terms", "basis", "bits", "by_label", "estimates", "given", "in_units", "measure", "read"]
+__all__ = [
+    "Estimate",
+    "References",
+    "Terms",
+    "basis",
+    "bits",
+    "by_label",
+    "estimates",
+    "given",
+    "in_units",
+    "measure",
+    "read",
+    "unigram",
+]

@@ -1,0 +1,77 @@
+"""The uniform and the unigram model beside a bound."""
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from training_runs import curve, recipe, text
+
+import ddlib as dd
+from recipes.console import make_console
+from recipes.data import open_prepared, wrapped
+from recipes.embeddings.neighbours import stream
+from recipes.engine import train
+from recipes.engine.parallel import World
+from recipes.engine.validation import references
+from recipes.evaluate import Options, evaluate
+from recipes.evaluation.report import show
+from recipes.metrics import References
+
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("references")
+    given = recipe(text(folder / "data"), folder / "run", process="mdlm", steps=4)
+    assert train(replace(given, output=replace(given.output, validate_every=4, sample_every=4)))
+    return given
+
+
+def by_hand(data):
+    """Mean over all tokens of all validation sequences, none of which is cut."""
+    counts = stream(data).bincount(minlength=data.vocab_size).double() + 0.5
+    tokens = torch.cat([torch.tensor(document) for document in data.validation])
+    return float(-(counts / counts.sum()).log()[tokens.long()].mean())
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_both_models_are_measured_on_the_tokens_of_the_bound(tmp_path, wrap):
+    data = open_prepared(text(tmp_path / "data"))
+    data = wrapped(data, 16) if wrap else data
+    length = max(len(document) for document in data.validation)
+    process = dd.presets.mdlm(data.vocab_size)
+    count = len(data.validation)
+    found = references(process, data, length, ALONE, sequences=count, batch=7)
+    assert found.uniform == math.log(data.vocab_size)
+    assert found.unigram == pytest.approx(by_hand(data), rel=1e-5)
+
+
+def test_a_bound_above_a_model_is_said_to_be():
+    found = References(2.3, 2.1)
+    assert found.beside(2.0) == "uniform model 2.3000, unigram model 2.1000"
+    assert found.beside(2.2).endswith(": the bound is above the unigram model")
+    assert found.beside(2.4).endswith(": the bound is above the uniform model")
+
+
+def test_training_and_evaluation_print_both_beside_the_bound(trained, capsys):
+    record = next(one for one in curve(trained.output.folder) if one["kind"] == "bound")
+    vocab_size = open_prepared(trained.data.folder).vocab_size
+    assert record["uniform"] == math.log(vocab_size) > record["unigram"] > 0
+    result = evaluate(Options(run=str(trained.output.folder), scorer="none", replicates=1, sequences=24), ALONE)
+    assert result["references"] == {name: record[name] for name in ("uniform", "unigram")}
+    show(result, make_console())
+    shown = capsys.readouterr().out
+    assert re.search(rf"uniform model +│? *{record['uniform']:.4f}", shown)
+    assert re.search(rf"unigram model +│? *{record['unigram']:.4f}", shown)
+    assert "the bound is above the" in " ".join(shown.split())  # four steps teach nothing
+
+
+def test_a_run_that_diverges_says_so_once(tmp_path, capsys):
+    given = recipe(text(tmp_path / "data"), tmp_path / "run", process="mdlm", steps=20)
+    train(replace(given, optimizer=replace(given.optimizer, lr=1.0, warmup=0)))
+    shown = capsys.readouterr().out
+    assert len(re.findall(r"more than 3 times that of the uniform model: training diverges", shown)) == 1
+    assert re.search(r"validation bound .*; uniform model [\d.]+, unigram model [\d.]+: the bound is above", shown)
