@@ -35,18 +35,24 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class SamplingContext:
-    """Inputs of a sampler in one call of ``sample``; immutable."""
+    """Inputs of a sampler in one call of ``sample``; immutable.
+
+    A step evaluates ``predict`` at states and times, applies ``sharpen`` to every distribution that it draws from, and
+    draws with ``generator`` alone. ``at(run, k)`` is the k-th time of the grid.
+    """
 
     process: ForwardProcess
+    """The forward process, whose noise is reversed."""
     predict: Callable[[Tokens, Times], Logits]
-    """``(z, t) -> logits`` of the cavity distribution at every position, float32 or float64, checked."""
+    """``(z, t) -> logits`` (B, L, V) of the cavity distribution at every position, float32 or float64, checked."""
     sharpen: Sharpen
-    """Temperature and truncation, an argument of ``process.sample_given_level``."""
+    """Log-probabilities (..., n) after temperature and truncation; an argument of ``process.sample_given_level``."""
     times: Tensor
     """(steps + 1,) float64, decreasing from 1 to 0."""
     free: Tensor
-    """(B, L) bool, True where a token is to be drawn, False at the prompt."""
+    """(B, L) bool, True where a token is to be drawn, False at the prompt and in finished sequences."""
     generator: Generator
+    """Source of all draws, see ``ddlib.utils.random.rand``."""
     path: Callable[[Tensor], Times] | None = None
     """Map from the progress of sequences along their pace, (B,), to times (B, L); None without a pace."""
     constraint: Automaton | None = None
