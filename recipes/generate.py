@@ -189,7 +189,8 @@ def draw_all(
     recorded = options.html is not None or (options.out is not None and options.out.suffix in FILMS)
     rule = None if options.found is None else options.found.rule(saved)
     trace, filmed = Trace(), 0
-    grouped = together if constraint is None else alike
+    # a window with a cache takes no padding, and a constraint begins at one position
+    grouped = together if constraint is None and options.sampling.keep is None else alike
     for group in grouped(saved, [sample.row for sample in samples], block, sampler, options.batch):
         mine = [samples[place] for place in group]
         prompt, length, lengths = stacked(saved, [one.row for one in mine])

@@ -60,6 +60,8 @@ class Capabilities:
     """True for a ``typing.TakesMemory``, whose features can depend on those of the previous call."""
     has_step_distribution: bool
     """True for a ``typing.GuidedDenoiser`` that defines the distribution of the next state directly."""
+    shifts_rows: bool
+    """True if rows begin at different columns (attribute ``shifts_rows``), behind padding; also of a guided part."""
     modules: tuple[nn.Module, ...]
     """Modules that it is, has as attributes or closes over; processes and submodules excluded."""
     parts: Mapping[str, object]
@@ -70,6 +72,7 @@ class Capabilities:
         """Read the capabilities of a denoiser ``(z, t) -> logits``."""
         stated: Parameterization | None = getattr(denoiser, "parameterization", None)
         evaluated, is_split = getattr(denoiser, "evaluated_parts", {}), implements(denoiser, SplitDenoiser)
+        parts = dict(evaluated) if isinstance(evaluated, Mapping) else {}
         steers = implements(denoiser, GuidedDenoiser) and bool(getattr(denoiser, "has_step_distribution", True))
         return cls(
             name=str(getattr(denoiser, "__qualname__", type(denoiser).__qualname__)),
@@ -83,8 +86,9 @@ class Capabilities:
             has_tree=is_split and has_tree(denoiser),
             takes_memory=implements(denoiser, TakesMemory) and bool(denoiser.takes_memory),
             has_step_distribution=steers,
+            shifts_rows=any(getattr(one, "shifts_rows", False) for one in (denoiser, *parts.values())),
             modules=tuple(_modules(denoiser)),
-            parts=dict(evaluated) if isinstance(evaluated, Mapping) else {},
+            parts=parts,
         )
 
     def meaning(self, parameterization: Parameterization | None) -> Parameterization:

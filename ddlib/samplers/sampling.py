@@ -107,6 +107,7 @@ def sample(
             and ``likelihood`` call it, without memory.
         generator: source of randomness.
         seeds: (B,) in place of ``generator``, one for each row: a sequence depends on its seed and not on the batch.
+            Not with a denoiser whose rows begin at different columns, behind padding.
         device: where to sample; default the prompt's, else the process's.
         on_step: called as ``on_step(k, t, z)`` after each step, with z (B, L) and t (B,), or (B, L) along a pace, and
             with k = -1 at the start.
@@ -185,6 +186,12 @@ def sample(
         model = model.within(MemoryContext(denoiser))
     check_guided(model, sampler, plain=truncation.idle and not processors, endings=endings)
     model.capabilities.check_blocks(pace, shape[1])
+    if seeds is not None and model.capabilities.shifts_rows:
+        raise TypeError(
+            f"seeds is {seeds!r}, and the rows of {model.capabilities.name} begin at different columns: the noise of "
+            "a position is that of its column, so a sequence would not be that of its seed alone. Pass generator=, or "
+            "sample prompts of one length together"
+        )
     reuse = reuse_of(keep)
     check_reuse(reuse, pace, model.capabilities, sampler)
     for name, rule in (("length", length), ("constraint", constraint)):

@@ -150,8 +150,8 @@ class Padded(nn.Module):
     """Denoiser of sequences that begin at different columns, with the outputs of each sequence alone.
 
     Each row is moved to the left end, its padding masked behind it, so that no architecture has to count positions from
-    elsewhere. ``left`` is indexed by row: use ``dd.sample(..., compact=False)``. Tokens in the padding are arbitrary,
-    and so are the outputs there.
+    elsewhere. ``left`` is indexed by row: use ``dd.sample(..., compact=False)``, with a ``generator`` and not ``seeds``.
+    Tokens in the padding are arbitrary, and so are the outputs there.
 
     Args:
         denoiser: denoiser of a network that supports padding, by ``present``.
@@ -162,6 +162,8 @@ class Padded(nn.Module):
     """
 
     own_times = True
+    shifts_rows = True
+    """The noise of a position is that of its column, not of its place in the row."""
 
     def __init__(self, denoiser: Adapted, left: Int[Tensor, " B"]) -> None:
         super().__init__()

@@ -54,6 +54,17 @@ def test_a_row_behind_padding_has_the_logits_of_the_row_alone(folders, kind):
     assert torch.equal(denoiser.padded(left)(other, torch.rand(3))[seen], logits[seen])
 
 
+def test_seeds_of_rows_behind_padding_are_refused(folders):
+    """The row of seed 1 would not be that of seed 1 alone."""
+    process, denoiser, _, _ = hub.load(folders["bert"])
+    padded = denoiser.padded(torch.tensor([0, 2]))
+    options = dict(steps=2, compact=False)
+    for one in (padded, dd.guidance.ClassifierFree(process, padded, padded, 2.0)):
+        with pytest.raises(TypeError, match=r"seeds is \[0, 1\], and the rows of .* begin at different columns"):
+            dd.sample(process, one, (2, 6), seeds=[0, 1], **options)
+        assert dd.sample(process, one, (2, 6), generator=torch.Generator().manual_seed(0), **options).shape == (2, 6)
+
+
 def test_a_bound_is_that_of_the_vocabulary_without_undrawn_tokens(folders):
     """Ids that are no words could as well not be there."""
     process, denoiser, _, _ = hub.load(folders["bert"])

@@ -158,6 +158,14 @@ def test_prompts_of_several_lengths_give_the_same_together_as_alone(folders, kin
     assert set(sizes) == {6}, "all in one batch, the shorter ones with padding"
 
 
+def test_prompts_of_several_lengths_have_a_cache_each(folders):
+    """One window has one length; the rows of each length are drawn together."""
+    sampling = Sampling(steps=2, sampler="confidence", pace="blocks:4", keep="dual")
+    options = dict(run=folders["a2d"], samples=2, new=6, sampling=sampling, reading=LoadOptions(block_size=0))
+    alone = [text for prompt in PROMPTS[:2] for text in generate(Options(**options, prompt=prompt), quiet())]
+    assert generate(Options(**options, prompt=PROMPTS[:2]), quiet()) == alone
+
+
 @pytest.mark.slow
 def test_a_model_trained_by_blocks_is_read_by_them_and_drawn_at_their_pace(folders, data, tmp_path):
     out, folder = tmp_path / "out.jsonl", folders["a2d"]

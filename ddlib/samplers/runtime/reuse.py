@@ -71,5 +71,5 @@ def check_reuse(keep: bool | Reuse, pace: Pace | None, able: Capabilities, sampl
             f"keep is '{keep}', which the denoiser {able.name} does not support: it must evaluate a window of "
             "positions with cached keys and values of the others (ddlib.typing.WindowDenoiser), as ddlib_models.DiT "
             "and ddlib_models.hf.causal_lm.CausalLM do; encoders of transformers, as in MaskedLM, do not take such a "
-            "cache"
+            "cache, nor do rows behind padding: sample prompts of one length together"
         )
