@@ -73,7 +73,7 @@ class LossOptions:
             weight, divergence = process.edges_weighted_divergence(given, x, z, t, self.edge_weights)
         elif self.mode == "hard":
             weight, divergence = process.hard_weighted_divergence(given, x, z, t)
-        elif self.weighting is None:
+        elif self.weighting is None or self.weighting.bound:
             return process.integrand(given, x, z, t)
         else:
             weight, divergence = process.integrand_parts(given, x, z, t)

@@ -139,7 +139,7 @@ class Objective(nn.Module):
                 # ddlib would refuse them here, as it does not on accelerators; but every rank must reach the exchange
                 # of gradients, after which the loop stops
                 lost = torch.stack([p.sum() for p in self.parameters()]).sum() * torch.nan
-                return lost, lost.detach().expand(noisy.x.shape)
+                return lost, torch.where(sound.all(-1), 0.0, lost.detach())
             loss = self._fused if split else self._plain
             total, losses = loss(output, noisy, kept, scale)
             if noisy.rows is not None and self.training:

@@ -26,6 +26,7 @@ from recipes.engine.consistency import bridged, target
 from recipes.engine.distribution import accumulating, gathered_anew, spread
 from recipes.engine.model_protocols import Steps
 from recipes.engine.noisy import Noisy
+from recipes.engine.non_finite import cause
 from recipes.engine.objective import Objective, level_sums, noised
 from recipes.engine.optimizer import Average, optimizers, rate, update
 from recipes.engine.parallel import World
@@ -205,6 +206,7 @@ class Run:
             noisy, kept, sooner = self.noised(batches)
         total = world.sum(torch.stack([k.sum() for k in kept]).sum())
         sums, loss = 0.0, torch.zeros((), dtype=torch.float64, device=world.device)
+        per_token: list[Tensor] = []
         speeds = self.state.speeds
         for index, (part, keep) in enumerate(zip(noisy, kept, strict=True)):
             held = nullcontext() if speeds is None else speeds.held()
@@ -216,6 +218,7 @@ class Run:
                 with record_function("backward"):
                     part_loss.backward()
             loss += losses.sum(dtype=torch.float64)
+            per_token.append(losses)
             sums = sums + level_sums(self.process, losses, part, keep)
         self.last = noisy[-1]
         norm = _full(nn.utils.clip_grad_norm_(self.objective.parameters(), recipe.optimizer.max_grad_norm))
@@ -226,7 +229,8 @@ class Run:
         read = torch.cat([torch.stack([norm.double(), total.double()]), summed]).tolist()
         length, tokens, loss_sum, bad, stopping, *by_level = read
         if bad:
-            self._refuse(noisy, bool(own))
+            why = "" if bool(own) else cause(self.process, self.objective.weighting, noisy, per_token)
+            self._refuse(noisy, why)
         value = rate(recipe.optimizer, number, recipe.steps)
         with record_function("update"):
             update(self.state.optimizers, value)
@@ -308,15 +312,16 @@ class Run:
             self.state.average.swap()
             gathered_anew(self.objective)
 
-    def _refuse(self, noisy: list[Noisy], own: bool) -> None:
+    def _refuse(self, noisy: list[Noisy], why: str) -> None:
+        """Save the batch if ``why`` states what is not finite in it, and raise the error on every process."""
         path = self.recipe.output.folder / f"non_finite_step{self.facts.step}_rank{self.world.rank}.safetensors"
-        if not own:
+        if why:
             parts = {name: torch.cat([getattr(n, name) for n in noisy]).cpu() for name in ("x", "z", "t", "mask")}
             save_file(parts, path)
-        paths = [str(saved) for saved in self.world.gather(None if own else path) if saved is not None]
+        stated = [str(one) for one in self.world.gather(f"{path}: {why}" if why else None) if one is not None]
         raise NonFiniteError(
             f"step {self.facts.step}: the loss or its gradient is not finite; its batch (x, z, t, mask) is in "
-            f"{', '.join(paths)}. Nothing was updated; the last checkpoint is from before"
+            f"{'; '.join(stated)}. Nothing was updated; the last checkpoint is from before"
         )
 
 

@@ -146,9 +146,9 @@ def bound_moment(process: ForwardProcess, scores: Tensor, t: Tensor, power: int)
     z = torch.arange(states).repeat(tokens)[None]
 
     def moments(t: Tensor) -> Tensor:
-        pairs = x.expand(len(t), -1), z.expand(len(t), -1)
-        mass = process.likelihood(*reversed(pairs), t)
-        value = process.integrand(scores.expand(*pairs[0].shape, -1), *pairs, t)
+        clean, noisy = x.expand(len(t), -1), z.expand(len(t), -1)
+        mass = process.likelihood(noisy, clean, t)
+        value = process.integrand(scores.expand(*clean.shape, -1), clean, noisy, t)
         return torch.where(mass > 0, mass * value**power, 0.0).sum(-1) / tokens
 
     together = max(1, _HELD // (x.shape[1] * states))

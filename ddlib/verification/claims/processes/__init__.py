@@ -40,7 +40,7 @@ CLAIMS = (
     *per_position_times.CLAIMS,
     *arguments.CLAIMS,
 )
-SIZE_CLAIMS = (*at_size.CLAIMS, *arguments.SIZE_CLAIMS)
+SIZE_CLAIMS = (*at_size.CLAIMS, *numerics.SIZE_CLAIMS, *arguments.SIZE_CLAIMS)
 
 
 def verify(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:

@@ -10,7 +10,6 @@ from torch import Tensor
 from ddlib.objective.nelbo import nelbo
 from ddlib.processes import ForwardProcess
 from ddlib.verification.claims.objective.bound import entropy
-from ddlib.verification.claims.processes.numerics import ENDS, MORE_ENDS, losses
 from ddlib.verification.claims.processes.process import from_data
 from ddlib.verification.claims.processes.reverse import bayes
 from ddlib.verification.framework.claim import Claim, Comparison, Point
@@ -195,16 +194,6 @@ def _bound(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     yield per_pair("float32 bound", x, z, single, double, 1e-3 * (1 + double))
 
 
-def _losses(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Compare at drawn states, and at the tokens themselves."""
-    x, t = some_tokens(process, 8)[None], at(float(point["t"]))
-    z = process.sample(x, t, torch.Generator().manual_seed(7))
-    x, z = torch.cat([x, x], 1), torch.cat([z, x], 1)
-    possible = process.likelihood(z, x, t)[0] > 0
-    x, z = x[:, possible], z[:, possible]
-    yield from losses(process, x, z, t, logits(process, point["distribution"], x.shape[1]))
-
-
 def _closed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x, t = _tokens(process), at(float(point["t"]))
     z = process.sample(x, t, torch.Generator().manual_seed(6))
@@ -259,10 +248,6 @@ CLAIMS = (
     Claim("as given", "bound", "the bound is finite and >= 0, in float32 as in float64", "relative 1e-3", _bound,
           ({"t": 0.5}, {"t": 1e-3}), ({"t": 0.99},), no_closed_form,
           rests_on=("closed = generic", "float32", "distributions at size")),
-    Claim("as given", "loss = bound at size", "without a weighting both training losses are the bound",
-          "1e-5 of the turnover", _losses, ENDS, MORE_ENDS,
-          lambda process: "" if process.closed_form else _dense(process),
-          rests_on=("loss = bound", "bound", "one chain at size")),
     Claim("as given", "closed = generic at size", "the closed form is the bound from rates and marginals",
           "relative 1e-8", _closed, ({"t": 0.5}, {"t": 0.05}), ({"t": 0.95},),
           lambda process: no_closed_form(process) or _dense(process),

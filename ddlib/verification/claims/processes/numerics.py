@@ -11,8 +11,9 @@ from ddlib.objective.nelbo import nelbo
 from ddlib.objective.training import training_loss
 from ddlib.processes import ForwardProcess
 from ddlib.verification.claims.objective.bound import turnover
+from ddlib.verification.claims.processes.at_size import DENSE, too_many
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype, stated
-from ddlib.verification.framework.inputs import distribution, logits, pairs, per_pair, scored, tokens
+from ddlib.verification.framework.inputs import at, distribution, logits, pairs, per_pair, scored, some_tokens, tokens
 
 _FEW = 12  # tokens whose states are compared: the losses depend on rows of a batch one by one
 
@@ -44,7 +45,7 @@ def _half(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         yield Comparison(f"{dtype} logits after the call", ("B", "pair", "x"), scores, before, 0.0)
 
 
-def losses(process: ForwardProcess, x: Tensor, z: Tensor, t: Tensor, scores: Tensor) -> Iterator[Comparison]:
+def _compared(process: ForwardProcess, x: Tensor, z: Tensor, t: Tensor, scores: Tensor) -> Iterator[Comparison]:
     """Compare the bound and both training losses of logits in low precision with the bound in float64.
 
     Args:
@@ -73,7 +74,17 @@ def losses(process: ForwardProcess, x: Tensor, z: Tensor, t: Tensor, scores: Ten
 
 def _losses(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x, z, t = pairs(process, float(point["t"]), _FEW)
-    yield from losses(process, x, z, t, logits(process, point["distribution"], x.shape[1]))
+    yield from _compared(process, x, z, t, logits(process, point["distribution"], x.shape[1]))
+
+
+def _losses_at_size(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """Compare at drawn states, and at the tokens themselves."""
+    x, t = some_tokens(process, 8)[None], at(float(point["t"]))
+    z = process.sample(x, t, torch.Generator().manual_seed(7))
+    x, z = torch.cat([x, x], 1), torch.cat([z, x], 1)
+    possible = process.likelihood(z, x, t)[0] > 0
+    x, z = x[:, possible], z[:, possible]
+    yield from _compared(process, x, z, t, logits(process, point["distribution"], x.shape[1]))
 
 
 def _dtypes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -117,17 +128,16 @@ def _left_behind(module: nn.Module) -> Iterator[str]:
             yield f"{type(module).__name__}.{name}"
 
 
-ENDS: Sequence[Point] = (
+_ENDS: Sequence[Point] = (
     {"t": 0.01, "distribution": 0},
     {"t": 1e-4, "distribution": 1},
     {"t": 1 - 1e-4, "distribution": 2},
 )
-MORE_ENDS: Sequence[Point] = (
+_MORE_ENDS: Sequence[Point] = (
     {"t": 1e-6, "distribution": 0},
     {"t": 0.99, "distribution": 0},
     {"t": 1 - 1e-6, "distribution": 3},
 )
-"""Points of claims about numbers that are large or small near the ends of time."""
 
 CLAIMS = (
     Claim("numerics", "float32", "float32 follows float64", "1e-5 of the turnover", _single,
@@ -137,9 +147,16 @@ CLAIMS = (
     Claim("numerics", "half precision", "half-precision logits are computed in float32 and not modified", "exactly",
           _half, ({"t": 0.5, "distribution": 1},), rests_on=("closed = generic", "float32")),
     Claim("numerics", "loss = bound", "without a weighting both training losses are the bound, up to the ends of time",
-          "1e-5 of the turnover", _losses, ENDS, MORE_ENDS, rests_on=("half precision",)),
+          "1e-5 of the turnover", _losses, _ENDS, _MORE_ENDS, rests_on=("half precision",)),
     Claim("numerics", "dtypes and shapes", "results have the dtype of the arguments and one entry per state", "exactly",
           _dtypes, ({"t": 0.5},), rests_on=("answers",)),
     Claim("numerics", "moves", ".to moves every tensor and changes no values", "exactly", _moves,
           ({"s": 0.2, "t": 0.6},), rests_on=("rates", "distributions")),
+)  # fmt: skip
+
+SIZE_CLAIMS = (
+    Claim("as given", "loss = bound at size", "without a weighting both training losses are the bound",
+          "1e-5 of the turnover", _losses_at_size, _ENDS, _MORE_ENDS,
+          lambda process: "" if process.closed_form else too_many(DENSE, process),
+          rests_on=("loss = bound", "bound", "one chain at size")),
 )  # fmt: skip
