@@ -62,7 +62,7 @@ class Data:
     __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
-        at_least(1, length=self.length)
+        at_least(2, length=self.length)  # a token alone has nothing to be predicted from
         if self.wrap and self.packed:
             raise ValueError("data.wrap: not with data.packed, choose one: rows are cut, or contain whole documents")
 

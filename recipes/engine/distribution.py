@@ -49,6 +49,16 @@ def spread(objective: Objective, hardware: Hardware, world: World) -> nn.Module:
     return objective
 
 
+def unsharded(hardware: Hardware, world: World) -> list[str]:
+    """Return a message if weights are to be sharded over one process."""
+    if not hardware.shard or world.size > 1:
+        return []
+    return [
+        "hardware.shard has no effect on one process: start several with torchrun --nproc-per-node NUMBER, or leave it "
+        "out"
+    ]
+
+
 def gathered_anew(objective: Objective) -> None:
     """Make sharded weights be gathered again: between two passes the outermost ones stay gathered."""
     for module in objective.modules():

@@ -16,6 +16,7 @@ from recipes.console import render
 from recipes.embeddings.naming import cluster_names
 from recipes.engine import checkpoint
 from recipes.engine.checkpoint import CHECKPOINTS
+from recipes.engine.distribution import unsharded
 from recipes.engine.export import publish
 from recipes.engine.folder import held
 from recipes.engine.optimizer import unreached
@@ -56,7 +57,8 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
         stack.enter_context(held(recipe.output.folder, world))
         run = Run.prepare(recipe, world)
         recipe = run.recipe
-        messages = [*resume(run, accept_changes), *unreached(recipe.optimizer, recipe.steps)]
+        messages = resume(run, accept_changes)
+        messages += [*unreached(recipe.optimizer, recipe.steps), *unsharded(recipe.hardware, world)]
         if world.first:
             (recipe.output.folder / RECIPE).write_text(recipe_yaml(recipe), encoding="utf-8")
             messages += record(recipe.output.folder, run.facts.step, plugins(recipe))

@@ -91,7 +91,10 @@ def published(recipe: Recipe) -> Path:
     folder = Path(recipe.start)
     folder = folder / WEIGHTS if (folder / WEIGHTS).is_dir() else folder
     if not (folder / RECIPE).exists():
-        raise ValueError(f"start={recipe.start!r}: must be 'random', 'text' or the folder of a run with saved weights")
+        raise ValueError(
+            f"start={recipe.start!r}: must be 'random', 'text' or the folder of a run with saved weights, and "
+            + ("has none" if Path(recipe.start).is_dir() else "there is no such folder")
+        )
     return folder
 
 

@@ -8,11 +8,11 @@ on whole sequences, 150,000 by blocks from its weights.
 In each block the time is drawn uniformly from an interval and its density not divided out, which reduces the variance
 of gradients: [0.45, 0.95] for blocks of 4 and [0.3, 0.8] for 16, the clipped schedules of the paper's comparison. For 8
 no value is published, so that of 16 is used. The original code searches for an interval at every validation and redraws
-a block whose share of masks is outside of it; neither is done here. It packs texts into rows without gaps; here one
-text is one row, unless ``--data.wrap`` is given. Bounds are measured over all times.
+a block whose share of masks is outside of it; neither is done here. Rows are cut from the concatenation of all
+documents, as there (``data.wrap``); here their first token counts too. Bounds are measured over all times.
 
     python -m recipes.owt bd3lm-start
-    python -m recipes.owt bd3lm-16 --start runs/owt/bd3lm-start
+    python -m recipes.owt bd3lm-16           # begins at the weights in runs/owt/bd3lm-start; --start names others
 """
 
 from collections.abc import Mapping
@@ -24,6 +24,9 @@ from recipes.papers.mdlm import masks_by_mdlm
 INTERVALS = {4: (0.45, 0.95), 8: (0.3, 0.8), 16: (0.3, 0.8)}
 """Interval of training times, by the size of a block."""
 
+BEGIN = "bd3lm-start"
+"""Name of the recipe whose weights the others begin at."""
+
 
 def block_variants(recipe: Recipe, length: int) -> Mapping[str, tuple[str, Recipe]]:
     """Return the recipes by name: the initial one of the others, and one for each size of a block.
@@ -33,11 +36,13 @@ def block_variants(recipe: Recipe, length: int) -> Mapping[str, tuple[str, Recip
         length: tokens of a sequence.
     """
     whole = masks_by_mdlm(recipe, length, steps=850_000)
-    found = {"bd3lm-start": ("masks, what the blocks below start from", whole)}
+    whole = replace(whole, data=replace(whole.data, wrap=True), loss=replace(whole.loss, count_padding=False))
+    found = {BEGIN: ("masks, what the blocks below start from", whole)}
+    start = str(recipe.output.folder / BEGIN)
     for size, interval in INTERVALS.items():
         loss = replace(whole.loss, interval=interval, weigh_times=False)
-        own = replace(whole, pace=f"blocks:size={size}", loss=loss, steps=150_000)
-        found[f"bd3lm-{size}"] = (f"masks by blocks of {size} tokens, --start runs/.../bd3lm-start", own)
+        own = replace(whole, pace=f"blocks:size={size}", loss=loss, steps=150_000, start=start)
+        found[f"bd3lm-{size}"] = (f"masks by blocks of {size} tokens, from the weights of {start} (--start)", own)
     return {
         name: (text, replace(one, output=replace(one.output, folder=one.output.folder / name)))
         for name, (text, one) in found.items()

@@ -41,7 +41,10 @@ def variants(recipe: Recipe, weight_clip: float) -> Mapping[str, tuple[str, Reci
 
 
 def smoke(recipe: Recipe) -> Recipe:
-    """Return the recipe on local text, so small that it learns nothing and runs in seconds."""
+    """Return the recipe on local text, so small that it learns nothing and runs in seconds.
+
+    It begins at no other run, whose network is of another size.
+    """
     folder, run = Path("runs/smoke"), recipe.output.folder
     return replace(
         recipe,
@@ -57,6 +60,7 @@ def smoke(recipe: Recipe) -> Recipe:
         hardware=replace(recipe.hardware, micro_batch=None, bf16=False, compile=False, shard=False, threads=1),
         batch=16,
         steps=20,
+        start="text" if recipe.start == "text" else "random",
     )  # fmt: skip
 
 

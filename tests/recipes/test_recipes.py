@@ -100,6 +100,8 @@ def test_blocks_have_the_numbers_of_bd3lm(module, length):
     assert start.order().block is None and start.loss.interval == (0, 1) and start.loss.weigh_times
     intervals = {4: (0.45, 0.95), 8: (0.3, 0.8), 16: (0.3, 0.8)}
     assert {recipe.order().block: recipe.loss.interval for recipe in found.values()} == intervals
+    assert all(one.data.wrap and not one.loss.count_padding for one in (start, *found.values()))  # `wrap: True` there
+    assert start.start == "random" and {one.start for one in found.values()} == {str(start.output.folder)}
     for recipe in found.values():
         assert recipe.network["block_size"] == recipe.order().block and not recipe.loss.weigh_times
         assert (recipe.data.length, recipe.batch, recipe.steps + start.steps) == (length, 512, 1_000_000)
@@ -108,6 +110,13 @@ def test_blocks_have_the_numbers_of_bd3lm(module, length):
         assert recipe.optimizer.ema == 0.9999
         assert recipe.loss.weighting == {"kind": "clip", "high": None, "low": 0.0}
         assert not recipe.model["time_conditioned"] and recipe.model["dropout"] == 0.1
+
+
+def test_blocks_without_the_weights_that_they_begin_at_are_refused(here, monkeypatch):
+    monkeypatch.chdir(here)
+    flags = ["--smoke", "--output.folder", "runs/blocks", "--start", owt.recipes()["bd3lm-16"][1].start]
+    with pytest.raises(SystemExit, match=r"start='runs/owt/bd3lm-start': must be .*, and there is no such folder"):
+        owt.main(["bd3lm-16", *flags])
 
 
 def test_mdlm_paper_has_the_numbers_of_mdlm():
@@ -321,6 +330,7 @@ test_bad_values_are_refused_by_name = refuses(r"""
     Loss(weighting="clop") | ValueError | loss.weighting.kind: nothing in weightings is called 'clop', did you mean
     Loss(weighting="per_level") | ValueError | loss.weighting.factors: is missing
     Loss(edge_weights=(1.0,)) | ValueError | edge_weights=\(1.0,\): only with mode='edges', not 'standard'
+    replace(owt.small().data, length=1) | ValueError | length=1: must be at least 2
     Loss(auxiliary=-1.0) | ValueError | auxiliary=-1.0: must be at least 0
     Loss(levels="systematic") | ValueError | loss\.levels: systematic was removed after 0\.1\.0, .*: use balanced
     Optimizer(lr=1.0, ema=1.0) | ValueError | ema=1.0

@@ -10,7 +10,7 @@ import torch
 from test_engine_reliability import until
 from training_runs import finish, output_of, recipe, start, steps_made, text
 
-from recipes.config import Output
+from recipes.config import Hardware, Output
 from recipes.engine import train
 from recipes.engine.folder import LOCK, OWNER, held
 from recipes.engine.parallel import World
@@ -99,3 +99,11 @@ def test_a_run_that_was_killed_before_its_first_save_has_not_saved(tmp_path):
     finish(processes)
     with pytest.raises(FileNotFoundError, match="the run has not saved yet"):
         open_saved(run.output.folder)
+
+
+def test_shards_on_one_process_are_warned_of(tmp_path, capsys):
+    run = given(tmp_path, hardware=Hardware(threads=1, shard=True), steps=1)
+    train(run)
+    assert (
+        capsys.readouterr().out.count("hardware.shard has no effect on one process: start several with torchrun") == 1
+    )
