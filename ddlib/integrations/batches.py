@@ -15,7 +15,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.times import TimeDensity
 from ddlib.typing import Tokens
 from ddlib.utils.random import KeyedGenerator
-from ddlib.utils.validation import check_count, require
+from ddlib.utils.validation import check_count, require, warn_once
 
 _STEP = 1024
 """Sequences of a step in a loop that does not state them."""
@@ -109,6 +109,7 @@ class DiffusionCollator:
         items = [item if isinstance(item, Mapping) else {"input_ids": item} for item in features]
         x, mask = self.pad(items)
         position = torch.tensor([item[POSITION] for item in items]) if POSITION in items[0] else None
+        _check_order(position)
         z, t, measure = self.noise(x, position)
         conditions = default_collate([{name: item[name] for name in item if name not in _READ} for item in items])
         labels = Targets(x=x, z=z, t=t, mask=mask, measure=measure, conditions=conditions)
@@ -136,6 +137,12 @@ class DiffusionCollator:
         for row, (ids, item) in enumerate(zip(rows, items, strict=True)):
             x[row, : len(ids)] = ids
             mask[row, : len(ids)] = torch.as_tensor(item.get("attention_mask", True)).bool()
+        if min(map(len, rows)) < length and bool((x[mask] == self.pad_token_id).any()):
+            warn_once(
+                "padding",
+                f"pad_token_id is {self.pad_token_id}, which is also a token of the data: padding is an input of the "
+                "network, which cannot tell it from data; give it a token of its own, in a process with one more",
+            )
         return x, mask
 
     def noise(self, x: Tokens, position: Int64[Tensor, "B"] | None = None) -> tuple[Tokens, Tensor, Tensor]:
@@ -153,6 +160,22 @@ class DiffusionCollator:
     def _drawn(self, x: Tokens, generator: KeyedGenerator | None) -> tuple[Tokens, Tensor, Tensor]:
         t, measure, *_ = self.pace.draw(x.shape[0], x.shape[1], generator, density=self.density)
         return self.process.sample(x, t, generator), t, measure
+
+
+def _check_order(position: Int64[Tensor, "B"] | None) -> None:
+    """Warn once of items without positions, and of positions in an order that is not that of training."""
+    if position is None:
+        warn_once(
+            "no positions",
+            "items have no position, so their noise is that of torch's global generator, which depends on the number "
+            "of workers: wrap a dataset that has a length in Positions; ignore this for a stream",
+        )
+    elif int((position.diff() < 0).sum()) > 1:  # once where a sampler goes on at the first one
+        warn_once(
+            "positions shuffled",
+            f"positions of a batch are {position[:8].tolist()}, must ascend: times are stratified over the sequences of "
+            "a step, which follow each other; do not shuffle Positions, which have an order of their own",
+        )
 
 
 def _ids(item: Mapping[str, Any]) -> Int64[Tensor, "n"]:

@@ -8,7 +8,7 @@ from jaxtyping import Int64
 from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler, IterableDataset
 
-from ddlib.utils.validation import check_count
+from ddlib.utils.validation import check_count, warn_once
 
 POSITION = "position"
 
@@ -19,7 +19,8 @@ class Positions(Dataset[dict[str, Any]]):
     A ``DiffusionCollator`` keys the noise by the position, so order and noise are the same for any number of data
     loader workers and processes, and after a resumption. Every pass over the data has another order. Read it in
     sequence: ``DataLoader(positions, batch_size)`` without ``shuffle``, with ``sampler=range(done, len(positions))``
-    to resume. A second epoch over it would repeat the first; use ``passes``, or a ``PositionSampler``.
+    to resume. A second epoch over it would repeat the first, with a warning where data are read without workers; use
+    ``passes``, or a ``PositionSampler``.
 
     Args:
         dataset: map-style dataset of mappings with ``input_ids``, or of the ids alone.
@@ -31,6 +32,7 @@ class Positions(Dataset[dict[str, Any]]):
     def __init__(self, dataset: Any, *, passes: int = 1, seed: int = 0, shuffle: bool = True) -> None:
         self.dataset, self.passes, self.seed, self.shuffle = dataset, check_count("passes", passes), seed, shuffle
         self._ordered: tuple[int, Tensor] = -1, torch.empty(0, dtype=torch.int64)
+        self._was_read = False
 
     @classmethod
     def of(cls, dataset: Any, **options: Any) -> Any:
@@ -43,6 +45,8 @@ class Positions(Dataset[dict[str, Any]]):
 
     def __getitem__(self, position: int) -> dict[str, Any]:
         number, place = divmod(int(position), len(self.dataset))
+        if self.shuffle and position == len(self) // 2:  # a sampler may repeat the first ones to fill the last batch
+            self._check_new()
         item = self.dataset[int(self._order(number)[place]) if self.shuffle else place]
         return {**(item if isinstance(item, Mapping) else {"input_ids": item}), POSITION: int(position)}
 
@@ -57,6 +61,16 @@ class Positions(Dataset[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[position] for position in range(len(self)))
+
+    def _check_new(self) -> None:
+        """Warn once if the positions were read before."""
+        if self._was_read:
+            warn_once(
+                "positions read again",
+                "the same Positions are read again, with the order and the noise of the first time: pass "
+                "passes=number of epochs, or a PositionSampler, to the DataLoader, and call its set_epoch",
+            )
+        self._was_read = True
 
 
 class PositionSampler(DistributedSampler[int]):

@@ -23,8 +23,12 @@ from ddlib.integrations import (
     write_samples,
 )
 from ddlib.schedules import Linear
+from ddlib.utils.validation import UsageWarning
 
-pytestmark = pytest.mark.usefixtures("as_users_call")
+pytestmark = [
+    pytest.mark.usefixtures("as_users_call"),
+    pytest.mark.filterwarnings("ignore:pad_token_id is 0:ddlib.utils.validation.UsageWarning"),  # every token is data
+]
 
 PROCESS = dd.presets.hdlm([0, 0, 1, 1, 2], xi=0.9)
 DATA = [{"input_ids": [(n * k) % 5 for k in range(1, n % 4 + 4)]} for n in range(10)]
@@ -147,10 +151,38 @@ def test_ids_of_any_integer_type_are_read(dtype):
 def test_without_positions_the_noise_is_torchs():
     collate = DiffusionCollator(PROCESS)
     torch.manual_seed(0)
-    one = collate([[1, 2], [3]])
+    with pytest.warns(UsageWarning, match="items have no position, .* wrap a dataset that has a length in Positions"):
+        one = collate([[1, 2], [3]])
     torch.manual_seed(0)
     t = dd.sample_times(2)
     assert torch.equal(one["t"], t) and "position" not in one["labels"]
+
+
+def test_shuffled_positions_are_warned_of():
+    with pytest.warns(UsageWarning, match="positions of a batch are .*, must ascend: .* do not shuffle"):
+        batches(shuffle=True, generator=seeded())
+
+
+def test_an_epoch_that_goes_on_at_the_first_position_is_in_order():
+    batches(sampler=[16, 17, 18, 19, 0, 1, 2, 3], batch_size=8)
+
+
+def test_a_second_epoch_over_positions_is_warned_of():
+    positions = Positions(DATA)
+    batches(positions, sampler=[*range(10), 0, 1])
+    with pytest.warns(UsageWarning, match="Positions are read again, .* passes=.*, or a PositionSampler"):
+        batches(positions)
+    held_out = Positions(DATA, shuffle=False)
+    batches(held_out)
+    batches(held_out)
+
+
+def test_padding_that_is_data_is_warned_of():
+    process = dd.presets.mdlm(4)
+    with pytest.warns(UsageWarning, match="pad_token_id is 3, which is also a token of the data"):
+        DiffusionCollator(process, pad_token_id=3).pad([{"input_ids": [3, 1]}, {"input_ids": [1]}])
+    DiffusionCollator(process, pad_token_id=2).pad([{"input_ids": [3, 1]}, {"input_ids": [1]}])
+    DiffusionCollator(process, pad_token_id=3).pad([{"input_ids": [3, 1]}, {"input_ids": [1, 1]}])
 
 
 def test_streams_and_wrapped_data_stay_as_they_are():
