@@ -130,7 +130,7 @@ def row(name: str, process: ForwardProcess, own: bool, runs: int, sequences: int
         "deviation": float((values - truth).square().mean().sqrt()),
         "stated": float(stated.mean()),
         "covered": covered(measures, truth),
-        "tails": process.tail_exponents(density),
+        "tails": list(process.tail_exponents(density).values()),
     }
 
 

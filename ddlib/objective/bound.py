@@ -226,9 +226,10 @@ def variance_caveat(
 
     Without a finite variance the stated error may be too small by any factor. Without a finite third moment that is
     also heavier than under the process's optimal density, or a finite fourth moment near t = 1, intervals from a few
-    hundred sequences cover the truth in 90 % of cases instead of 95 %. Balanced levels draw a token with a positive
-    weight in every sequence: this suffices for masks, but not for processes that replace tokens. There is no caveat for
-    steps and for times per position.
+    hundred sequences cover the truth in 90 % of cases instead of 95 %. The same holds near the starts and ends of
+    windows inside (0, 1); there a variance may also be finite, but due to times that few draws hit. Balanced levels
+    draw a token with a positive weight in every sequence: this suffices for masks, but not for processes that replace
+    tokens. There is no caveat for steps and for times per position.
 
     Args:
         process: the forward process.
@@ -246,21 +247,23 @@ def variance_caveat(
         drawn = uniform if density is None else process.tail_exponents(density)
     except (TypeError, ValueError):  # a process without moments, or with moments that are not finite
         return ""
-    cut = interval[0] > 0, interval[1] < 1
-    ends = [end for end in (0, 1) if not cut[end]]
+    low, high = interval
+    ends = [end for end in uniform if low < end < high or end == 0 == low or end == 1 == high]
     independent = levels == "independent"
     infinite = [end for end in ends if drawn[end] >= (INFINITE if independent else BALANCED)]
-    # at t = 0 the integrand of rare tokens is 1 / t: E f^3 / g^2 grows faster than E f^2 / g by 1 / (t g)
-    skewed = [end for end in ends if independent and end == 0 and 2 * drawn[end] - uniform[end] > SKEWED]
-    # at t = 1 it is that of masks, which are not rare: E f^4 / g^3 grows as E f^2 squared over g^3
-    heavy = [end for end in ends if independent and end == 1 and 3 * drawn[end] - uniform[end] >= INFINITE]
+    # after a start the integrand of rare tokens is 1 / t: E f^3 / g^2 grows faster than E f^2 / g by 1 / (t g)
+    skewed = [end for end in ends if independent and end < 1 and 2 * drawn[end] - uniform[end] > SKEWED]
+    # before an end it is that of masks, which are not rare: E f^4 / g^3 grows as E f^2 squared over g^3
+    heavy = [end for end in ends if independent and end > 0 and 3 * drawn[end] - uniform[end] >= INFINITE]
     if not infinite and not skewed and not heavy:
         return ""
-    near = " and ".join(f"t = {end}" for end in infinite or skewed or heavy)
+    listed = infinite or skewed or heavy
+    near = " and ".join(f"t = {end:g}" for end in listed)
     moment = "variance" if infinite else "third moment" if skewed else "fourth moment"
+    size = "infinite" if {0, 1}.intersection(listed) else "infinite or due to rare draws"
     mended = all(uniform[end] < 2 * INFINITE for end in ends)  # the best density halves the exponent
     advice = f"density=process.time_density({length}, chance=0.2)" if mended else "an interval inside (0, 1)"
-    return f"the error may be too small, since near {near} the {moment} is infinite: use {advice}"
+    return f"the error may be too small, since near {near} the {moment} is {size}: use {advice}"
 
 
 def _ends_within(process: ForwardProcess, s: Times, t: Times) -> Bool[Tensor, "B"]:

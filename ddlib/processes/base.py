@@ -27,6 +27,7 @@ from ddlib.processes.broadcasting import (
 )
 from ddlib.processes.integrand import dense_integrand
 from ddlib.schedules import Schedule
+from ddlib.schedules.base import breaks
 from ddlib.times import Tabulated, TimeDensity
 from ddlib.typing import Logits, PaddingMask, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.categorical import draw, draw_logits
@@ -126,6 +127,11 @@ class ForwardProcess(Float64Module, Part):
     def schedules(self) -> tuple[Schedule, ...]:
         """The schedules: one, one for each edge, or none."""
         return (self.schedule,) if hasattr(self, "schedule") else ()
+
+    @property
+    def breaks(self) -> list[float]:
+        """Times inside (0, 1) at which rates are not smooth, sorted, such as the ends of windows."""
+        return breaks(self.schedules)
 
     @property
     def exact_ends(self) -> bool:
@@ -550,19 +556,26 @@ class ForwardProcess(Float64Module, Part):
         """
         return optimal_times.moments(self, t, divergences)
 
-    def tail_exponents(self, density: TimeDensity | None = None) -> tuple[float, float]:
-        r"""Exponents of the growth of the bound's variance as time nears the data, and the noise.
+    def tail_exponents(self, density: TimeDensity | None = None) -> dict[float, float]:
+        r"""Exponents of the growth of the bound's variance near t = 0, t = 1 and all starts and ends of schedules.
 
         The exponents b in :math:`E[f(t)^2] / g(t) \sim t^{-b}` and :math:`(1 - t)^{-b}`, with f the integrand of
         ``time_moments`` at one position, over the decade that begins at 4e-7 from either end. The variance is an
-        integral of this ratio: it has a finite value where both are below 1. At b = 1, as for masks under uniform
+        integral of this ratio: it has a finite value where all are below 1. At b = 1, as for masks under uniform
         times, it grows as the logarithm of the number of draws, and stated errors are nearly right (a self-normalised
         sum is asymptotically normal: Gine, Goetze and Mason, 1997). Where tokens that cost :math:`(1/t) \log(1/t)` have
         a probability of t, as under uniform and ordinal noise, it grows as the cube of the logarithm and b is about
         1.15: most runs draw no such token, and state errors that are too small.
 
+        At a start or end inside (0, 1) it is the larger exponent of the times before and the times after. Before it the
+        decade is the one up to 2^-11, where a diverging flux is cut off (``Hierarchical``): the variance is then
+        finite, but due to times that most runs do not draw.
+
         Args:
             density: of the times; None is uniform.
+
+        Returns:
+            Exponent by time: of 0.0, 1.0 and the times between at which a schedule starts or ends.
 
         Raises:
             TypeError, ValueError: as ``time_moments``.

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ddlib.processes.broadcasting import distinct_times
+from ddlib.processes.chord import finite_flux
 from ddlib.processes.level_chain import LevelChain, normalised
 from ddlib.schedules import Schedule
 from ddlib.schedules.base import breaks
@@ -26,6 +27,8 @@ _RESOLVED = 2.0**-37
 class ScheduleChain(LevelChain):
     r"""Level chain of a schedule per edge: edge i has the survival :math:`\alpha_i^{\gamma_i}` (theory section 15).
 
+    At ends of windows inside (0, 1) at which the flux would diverge it is made finite, see ``chord.finite_flux``.
+
     Args:
         schedules: one per edge, the edge above the tokens first, see ``argument_checks.check_schedules``.
         speeds: one positive power per edge; a tensor has gradients.
@@ -35,7 +38,9 @@ class ScheduleChain(LevelChain):
 
     def __init__(self, schedules: Sequence[Schedule], speeds: Sequence[float] | Float64[Tensor, "n"]) -> None:
         super().__init__()
-        self.schedules, self.speeds = tuple(schedules), torch.as_tensor(speeds, dtype=torch.float64)
+        self.speeds = torch.as_tensor(speeds, dtype=torch.float64)
+        each = self.speeds if self.speeds.requires_grad else self.speeds.tolist()
+        self.schedules = tuple(map(finite_flux, schedules, each))
 
     def inside(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         return self._before(super().inside(t))

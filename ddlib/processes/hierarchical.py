@@ -27,6 +27,9 @@ class Hierarchical(LevelProcess):
     given the token, :math:`q_t(z|x) = a_i(t) u_i(z|x)` for z in level i (theory section 2). The levels are a Markov
     chain that is independent of the tokens and, in reverse, of the network.
 
+    The flux over every edge is finite at the ends of windows inside (0, 1). Where alpha to the power of the speed has
+    an infinite derivative there, as :math:`(end - t)^{1/2}` has, it is linear in the last 2^-11 of time instead.
+
     Args:
         hierarchy: the levels, and the transition matrices between them.
         schedule: the schedule; ``alpha`` is the survival of a token on an edge of speed 1. Or one schedule for each

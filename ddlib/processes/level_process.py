@@ -12,10 +12,11 @@ from ddlib.hierarchies.base import ascend, descendant_logits, shared
 from ddlib.processes.argument_checks import check_tree
 from ddlib.processes.base import ForwardProcess, unchanged
 from ddlib.processes.broadcasting import gather_columns, gather_last, normalised_or_stay, unsqueeze_times
-from ddlib.processes.edge_chain import chain_of
+from ddlib.processes.edge_chain import ScheduleChain, chain_of
 from ddlib.processes.level_chain import LevelChain, PowerChain, max_remask_prob, remask_coupling
 from ddlib.processes.moments import nats_of_levels
 from ddlib.schedules import Schedule
+from ddlib.schedules.base import breaks
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.random import Generator, rand
@@ -55,6 +56,11 @@ class LevelProcess(ForwardProcess):
     @property
     def schedules(self) -> tuple[Schedule, ...]:
         return self._schedules
+
+    @property
+    def breaks(self) -> list[float]:
+        chain = self.chain
+        return breaks(chain.schedules) if isinstance(chain, ScheduleChain) else super().breaks
 
     @property
     def chain(self) -> LevelChain:

@@ -1,12 +1,14 @@
 """Density of times with the least variance of the bound, from the moments of the bound's integrand."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from ddlib.processes.chord import WIDTH
 from ddlib.processes.moments import dense_moments, grid, logits_that_pay, nats_of_token, table
 from ddlib.schedules.base import breaks
 from ddlib.times import Tabulated, TimeDensity
@@ -27,11 +29,7 @@ def density(process: Any, length: int, divergences: Sequence[float] | None, chan
     """Compute ``ForwardProcess.time_density``."""
     check_count("length", length)
     check_number("chance", chance, 0.01, 1, "in [0.01, 1]")
-    ends = [0.0]
-    for end in breaks(process.schedules):  # windows that touch may differ by a rounding error
-        if end - ends[-1] > _APART and 1 - end > _APART:
-            ends.append(end)
-    edges, inside = grid(process.device, [*ends, 1.0])
+    edges, inside = grid(process.device, _apart(process.breaks))
     mean, square = process.time_moments(inside, divergences)
     return table(edges, mean, square, length, chance)
 
@@ -62,17 +60,34 @@ def moments(process: Any, t: Times, divergences: Sequence[float] | None) -> Mome
     return mean, square
 
 
-def tail_exponents(process: Any, density: TimeDensity | None) -> tuple[float, float]:
+def tail_exponents(process: Any, density: TimeDensity | None) -> dict[float, float]:
     """Compute ``ForwardProcess.tail_exponents``."""
+    ends = _apart(breaks(process.schedules))
+    result = dict.fromkeys(ends, 0.0)
     if process.vocab_size == 1:  # there is nothing to estimate
-        return 0.0, 0.0
-    early = torch.tensor([4e-7, 4e-6], dtype=torch.float64, device=process.device)
-    times = torch.cat([early, 1 - early])
-    square = process.time_moments(torch.cat([times, times.new_tensor([0.5])]))[1]
-    # below this values are rounding errors, which unbounded rates would turn into a spurious tail
-    square = square[:4].clamp_min(_NOTHING * float(square[4])) + torch.finfo(torch.float64).tiny
-    height = (square if density is None else square * density.weight(times)).log10()
-    return float(height[0] - height[1]), float(height[2] - height[3])
+        return result
+    near = torch.tensor([4e-7, 4e-6], dtype=torch.float64, device=process.device)
+    for low, high in pairwise(ends):
+        length = high - low
+        # before an end inside (0, 1) a diverging flux is cut off, at this distance
+        before = length * near if high == 1 else min(WIDTH, length / 20) * near / near[0]
+        times = torch.cat([low + length * near, high - before])
+        square = process.time_moments(torch.cat([times, times.new_tensor([(low + high) / 2])]))[1]
+        # below this values are rounding errors, which unbounded rates would turn into a spurious tail
+        square = square[:4].clamp_min(_NOTHING * float(square[4])) + torch.finfo(torch.float64).tiny
+        height = (square if density is None else square * density.weight(times)).log10()
+        result[low] = max(result[low], float(height[0] - height[1])) if low > 0 else float(height[0] - height[1])
+        result[high] = float(height[2] - height[3])
+    return result
+
+
+def _apart(times: Sequence[float]) -> list[float]:
+    """Return the times from 0 to 1 without those that differ from the one before only by a rounding error."""
+    result = [0.0]
+    for time in times:
+        if time - result[-1] > _APART and 1 - time > _APART:
+            result.append(time)
+    return [*result, 1.0]
 
 
 def pairs(process: Any) -> Pairs:

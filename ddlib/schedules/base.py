@@ -51,6 +51,11 @@ class Schedule(Part):
         """Interval of time in which tokens jump; alpha is constant before and after."""
         return 0.0, 1.0
 
+    @property
+    def kinks(self) -> tuple[float, ...]:
+        """Times at which the rate is not smooth: the ends of ``support``."""
+        return self.support
+
     @abstractmethod
     def alpha(self, t: Any, xp: Any = torch) -> Any:
         """Probability that a token of unit speed has not jumped by time ``t``; ``xp`` is torch or sympy."""
@@ -71,7 +76,7 @@ class Schedule(Part):
         """
         direct = -self.alpha(t).log()
         nodes, weights = (v.to(t) for v in self._quadrature)
-        rates = self.rate(t.clamp_min(torch.finfo(t.dtype).tiny)[..., None] * nodes**4)
+        rates = self.rate((t[..., None] * nodes**4).clamp_min(torch.finfo(t.dtype).tiny))
         integral = t * (rates * (weights * 4 * nodes**3)).sum(-1)
         integral = integral - self.alpha(torch.zeros_like(t)).log()
         return torch.where(direct < 1e-2, integral, direct)
@@ -172,5 +177,5 @@ class Schedule(Part):
 
 
 def breaks(schedules: Iterable[Schedule]) -> list[float]:
-    """Return the times inside (0, 1) at which a schedule begins or ends, sorted: rates are not smooth there."""
-    return sorted({end for schedule in schedules for end in schedule.support} - {0.0, 1.0})
+    """Return the times inside (0, 1) at which a schedule begins or ends or has another kink, sorted."""
+    return sorted({kink for schedule in schedules for kink in schedule.kinks} - {0.0, 1.0})

@@ -14,7 +14,6 @@ from refusals import refuses
 import ddlib as dd
 from ddlib.processes import GIDD, Masked, Uniform
 from ddlib.schedules import Linear, Symbolic
-from ddlib.schedules.base import breaks
 from ddlib.testing import strategies
 from ddlib.testing.oracle import exact_cavity, exact_posterior, integrate_bound, states, tanh_sinh
 from ddlib.weightings import Clip, PerLevel
@@ -46,7 +45,7 @@ def unreached(process):
     """
     if not isinstance(process, dd.processes.Hierarchical):
         return 0.0
-    ends = torch.tensor([0.0, *breaks(process.schedules), 1.0], dtype=F64)
+    ends = torch.tensor([0.0, *process.breaks, 1.0], dtype=F64)
     last = ends[:-1] + ends.diff() * tanh_sinh()[0][-1]
     return float((process.occupancies(ends[1:]) - process.occupancies(last)).abs().max())
 

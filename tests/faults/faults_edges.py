@@ -10,11 +10,16 @@ from ddlib.hierarchies import Banded, Blur, Dense, Kernels, Soft, Sparse
 from ddlib.hierarchies.kernels import Kernel
 from ddlib.processes import Hierarchical, unsqueeze_times
 from ddlib.processes.edge_chain import EdgeChain, Polynomials
-from ddlib.schedules import Cosine, Linear, Rate, Window
+from ddlib.schedules import Cosine, Linear, Polynomial, Rate, Symbolic, Window
 
+EDGE_CHAIN = sys.modules["ddlib.processes.edge_chain"]
 DIVERGENCE = sys.modules["ddlib.processes.hierarchical_kl"]
 UNLIKE, STAGED = [Cosine(), Linear()], [Window(Linear(), 0.0, 0.5), Window(Linear(), 0.5, 1.0)]
 OVERLAPPING = [Window(Linear(), 0.0, 0.6), Window(Linear(), 0.4, 1.0)]
+DIVERGING = [Window(Polynomial(0.25), 0.0, 0.5), Window(Linear(), 0.5, 1.0)]
+"""alpha^2, the speed of the edge above the tokens, is (1 - 2 t)^(1/2) before t = 1/2."""
+LATE_ROOT = [Linear(), Window(Symbolic("1 - sqrt(t)"), 0.4375 - 2.0**-50, 1.0)]
+"""The flux of the upper edge diverges after a start that is just before the float32 time 7/16."""
 SQUARE = Dense([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.3, 0.0, 0.7]])
 REPEATED = Sparse([[0, 0], [0, 1], [1, 1]], [[0.3, 0.7], [0.6, 0.4], [0.5, 0.5]])
 MEMBERS = [[1.0, 0.0], [0.5, 0.5], [0.2, 0.8], [0.0, 1.0]]
@@ -90,6 +95,16 @@ def the_transition_omits_the_last_whole_panel(_product, self, first, count):
 @edges("the times of a window's hazards lie between its start and its end", STAGED, Window)
 def the_time_of_a_hazard_in_a_window_omits_its_start(time_of, self, hazard):
     return time_of(hazard) - self.start
+
+
+@fault("times of float32 have the integral of the flux", Hierarchical, tree(), DIVERGING, within=EDGE_CHAIN)
+def a_flux_diverges_at_an_end_between_two_times_of_float32(finite_flux, schedule, speed):
+    return schedule
+
+
+@fault("times of float32 have the integral of the flux", Hierarchical, tree(), LATE_ROOT, within=EDGE_CHAIN)
+def a_flux_diverges_at_a_start_between_two_times_of_float32(finite_flux, schedule, speed):
+    return schedule
 
 
 @fault("rate = -alpha' / alpha, alpha' the derivative by t", Window, Linear(), 0.0, 0.6)

@@ -7,11 +7,12 @@ from planting import deep, fault, tree
 
 from ddlib.processes import GIDD, Hierarchical, RateMatrix
 from ddlib.processes import Uniform as Redrawn
-from ddlib.schedules import Linear
+from ddlib.schedules import Linear, Window
 from ddlib.times import Bell, Beta, Tabulated, TimeDensity, Uniform
 
 DRAW, OPTIMAL = sys.modules["ddlib.times.draws"], sys.modules["ddlib.processes.optimal_times"]
 LEVELS = sys.modules["ddlib.processes.level_process"]
+IN_TURN = [Window(Linear(), 0.0, 0.5), Window(Linear(), 0.5, 1.0)]
 SHIFT, RING = torch.diag(torch.ones(5), 1), torch.eye(5, dtype=torch.float64).roll(1, 0)
 
 
@@ -110,7 +111,12 @@ def time_moments_clamp_times_to_the_middle_of_the_interval(time_moments, self, t
 @fault("E f^2 / g ~ t^-b", Redrawn, 5, Linear())
 def tail_exponents_are_estimated_far_from_the_ends(tail_exponents, self, density=None):
     square = self.time_moments(torch.tensor([0.1, 0.9, 0.5], dtype=torch.float64))[1].log10()
-    return float(square[0] - square[2]), float(square[1] - square[2])
+    return {0.0: float(square[0] - square[2]), 1.0: float(square[1] - square[2])}
+
+
+@fault("E f^2 / g ~ t^-b at every start of a window", Hierarchical, tree(), IN_TURN)
+def tail_exponents_are_0_at_the_starts_of_windows(tail_exponents, self, density=None):
+    return {end: exponent if end in (0, 1) else 0.0 for end, exponent in tail_exponents(density).items()}
 
 
 @fault("E f^2 / g ~ t^-b", RateMatrix, chain(RING + RING.T), Linear(), within=OPTIMAL)

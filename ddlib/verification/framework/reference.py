@@ -13,7 +13,6 @@ from ddlib.objective.nelbo import nelbo
 from ddlib.paces import Pace, Together
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, unsqueeze_times
-from ddlib.schedules.base import breaks
 
 __all__ = [
     "exact_cavity",
@@ -48,7 +47,7 @@ def integrate_forward(process: ForwardProcess, s: float, t: float) -> Tensor:
         RuntimeError: the solver stopped before t.
     """
     size = process.num_states
-    ends = {u for u in (0.0, *breaks(process.schedules)) if s <= u <= t}
+    ends = {u for u in (0.0, *process.breaks) if s <= u <= t}
     if not ends:
         return _solved(process.rate_matrix, s, t, size, 1e-10)
     result = torch.eye(size, dtype=torch.float64)
@@ -131,7 +130,7 @@ def integrate_bound(
     """
     pace = pace or Together()
     cells *= pace.parts(joint.ndim)
-    kinks = breaks(process.schedules) if isinstance(pace, Together) else []
+    kinks = process.breaks if isinstance(pace, Together) else []
     nodes, weights = composite(sorted({*(i / cells for i in range(cells + 1)), *kinks}), tanh_sinh(points))
     at = path_integrand(process, joint, logits, pace, chance, method, parameterization)
     return torch.cat([at(node) for node in nodes.split(1)]) @ weights

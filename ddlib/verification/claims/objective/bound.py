@@ -9,7 +9,6 @@ from ddlib.objective.bound import reconstruction
 from ddlib.objective.nelbo import nelbo
 from ddlib.parameterization.logits import Parameterization, cavity_logits, posterior_logits
 from ddlib.processes import ForwardProcess
-from ddlib.schedules.base import breaks
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import (
     at,
@@ -115,7 +114,7 @@ def integrated(
 
 def _times(process: ForwardProcess, reach: float, points: int) -> tuple[Tensor, Tensor]:
     """Return nodes and weights in the log-odds of t; separate ones in each interval between ends of the schedules."""
-    inner = breaks(process.schedules)
+    inner = process.breaks
     if not inner:
         return logistic(reach, points)
     a, b = torch.special.expit(torch.tensor([-reach, reach], dtype=torch.float64)).tolist()

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess
 from ddlib.processes.examples import three
+from ddlib.schedules.base import breaks
 from ddlib.times import TimeDensity, sample_times
 from ddlib.typing import HasLevelWeights
 from ddlib.verification.claims.arguments import PART_CLAIMS
+from ddlib.verification.claims.objective.bound import removed
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype
 from ddlib.verification.framework.dependencies import verifier
 from ddlib.verification.framework.inputs import at, logits, pairs
@@ -190,13 +192,33 @@ def _efficient(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _tails(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    flat, times = torch.zeros(process.vocab_size, dtype=torch.float64), _GRID.new_tensor([4e-7, 4e-6, 0.5])
-    second = bound_moment(process, flat, times, 2).clamp_min(torch.finfo(torch.float64).tiny)
-    got, found = _GRID.new_tensor(process.tail_exponents()[:1]), second[:2].log10().diff().neg()
-    # where flat predictions pay next to nothing near the data, as for children that are known from a state of a narrow
-    # blur, the values are rounding errors and the exponents upper estimates
-    pays = bool((second[:2] > 1e-9 * second[2]).all())
-    yield Comparison("tail_exponents()[0]", (), got, found if pays else found.maximum(got), 0.2, {})
+    """Compare the exponents at t = 0 and at every start of a window with those of the times after them."""
+    flat, exponents = torch.zeros(process.vocab_size, dtype=torch.float64), process.tail_exponents()
+    for start in [0.0, *breaks(process.schedules)]:
+        length = min(end for end in exponents if end > start) - start
+        times = start + length * _GRID.new_tensor([4e-7, 4e-6, 0.5])
+        second = bound_moment(process, flat, times, 2).clamp_min(torch.finfo(torch.float64).tiny)
+        got, found = _GRID.new_tensor([exponents[start]]), second[:2].log10().diff().neg()
+        # where flat predictions pay next to nothing near the data, as for children that are known from a state of a
+        # narrow blur, the values are rounding errors and the exponents upper estimates; so are they where times before
+        # an end have a larger one
+        exact = start == 0 and bool((second[:2] > 1e-9 * second[2]).all())
+        yield Comparison(f"tail_exponents()[{start:g}]", (), got, found if exact else found.maximum(got), 0.2, {})
+
+
+def _rounded(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """Compare the bound at the float32 times around each break with its integral over the times rounded to them."""
+    flat = torch.zeros(process.vocab_size, dtype=torch.float64)
+    believed = flat.softmax(-1)
+    for end in process.breaks:
+        spacing = float(np.spacing(np.float32(end)))
+        times = torch.tensor([end + step * spacing for step in range(-4, 5)], dtype=torch.float32).double().unique()
+        cells = (times[1:] + times[:-1]) / 2
+        got = mean_bound(process, flat, times[1:-1]) @ cells.diff()
+        lost = removed(process, float(cells[0]), believed) - removed(process, float(cells[-1]), believed)
+        yield Comparison(
+            "integral of the bound", (), got[None], lost.mean()[None], 1e-4, {"t": cells.new_tensor([end])}
+        )
 
 
 _EFFICIENT = 2.0
@@ -221,6 +243,10 @@ CLAIMS = (
 verify = verifier(*CLAIMS, *PART_CLAIMS)
 
 
+def _no_breaks(process: ForwardProcess) -> str:
+    return "" if process.breaks else "it has no windows"
+
+
 def _no_levels(process: ForwardProcess) -> str:
     return "" if isinstance(process, HasLevelWeights) else "levels have no separate weights"
 
@@ -230,7 +256,10 @@ PROCESS_CLAIMS = (
           means="time_density must return a ddlib.times.TimeDensity that is positive inside (0, 1)"),
     Claim("times", "efficient", "time_density has nearly the least variance", "2 times the least", _efficient,
           rests_on=("own density",)),
-    Claim("times", "tails", "tail_exponents are those of the mean square near the data", "0.2", _tails),
+    Claim("times", "float32 times", "at float32 times around ends of windows the bound has the integral over all times",
+          "1e-4", _rounded, applies=_no_breaks),
+    Claim("times", "tails", "tail_exponents are those of the mean square after t = 0 and starts of windows", "0.2",
+          _tails),
     Claim("times", "moments", "time_moments are mean and mean square of weight times divergence per level",
           "relative 1e-9", _moments, ({"t": 0.5}, {"t": 1e-4}), ({"t": 0.99},), _no_levels),
 )  # fmt: skip
