@@ -250,7 +250,7 @@ def generate(options: Options, console: Console) -> list[str]:
         constraint = options.constraint.checked(saved, options.sampling, rows)
     with nullcontext(NetworkCalls()) if options.found is None else network_calls(saved.model) as made:
         draw_all(saved, options, samples, console, constraint)
-    texts = [saved.tokenizer.decode(one.shown(saved)) for one in samples]
+    texts = [one.text(saved) for one in samples]
     for one, text in zip(samples, texts, strict=True):
         console.print(one.name, style="bold")
         console.print(text, markup=False)

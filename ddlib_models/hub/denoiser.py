@@ -150,8 +150,8 @@ class Padded(nn.Module):
     """Denoiser of sequences that begin at different columns, with the outputs of each sequence alone.
 
     Each row is moved to the left end, its padding masked behind it, so that no architecture has to count positions from
-    elsewhere. ``left`` is indexed by row: use ``dd.sample(..., compact=False)``, with a ``generator`` and not ``seeds``.
-    Tokens in the padding are arbitrary, and so are the outputs there.
+    elsewhere. ``left`` is indexed by row: use ``dd.sample(..., compact=False)`` with a ``generator``, not with
+    ``seeds``. Tokens in the padding are arbitrary, and so are the outputs there.
 
     Args:
         denoiser: denoiser of a network that supports padding, by ``present``.

@@ -30,6 +30,12 @@ class Sample:
             return saved.document(self.tokens)
         return self.tokens[self.row.first : self.row.end(self.tokens, saved.ends)]
 
+    def text(self, saved: LoadedModel) -> str:
+        """Return the text to show; of a row cut from the concatenation of texts all of them, with the ends between."""
+        if saved.rows != "wrapped" or self.row.chat:
+            return saved.tokenizer.decode(self.shown(saved))
+        return saved.several(self.tokens)
+
     def about(self, saved: LoadedModel, sampling: Sampling, seed: int, others: Mapping[str, Any]) -> dict[str, Any]:
         """Return all settings that determine it except its number; ``others`` are those of the command."""
         settings = protocol(saved, sampling, seed, self.row.length - self.row.lead)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import takewhile
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -156,6 +156,20 @@ class LoadedModel:
         if self.rows == "wrapped":
             return [token for token in tokens if token not in (self.special.bos, *self.ends)]
         return self.ended(tokens[1:] if tokens and tokens[0] == self.special.bos else tokens)
+
+    def several(self, tokens: Sequence[int]) -> str:
+        """Return the texts of a row with the end tokens between them, without those behind the last."""
+        bos, rest = self.special.bos, list(tokens)
+        rest = rest[1:] if rest[:1] == [bos] else rest
+        while rest and rest[-1] in self.ends:
+            rest.pop()
+        pieces = []
+        for is_end, run in groupby(rest, lambda token: token in self.ends):
+            if is_end:
+                pieces += [self.tokenizer.id_to_token(token) or "" for token in run]
+            else:
+                pieces.append(self.tokenizer.decode([token for token in run if token != bos]))
+        return "".join(pieces)
 
     def ended(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens before the end of a document, which is the first end of text or padding."""

@@ -1,5 +1,7 @@
 """Rows that are cut from the concatenation of all documents."""
 
+import io
+import json
 import shutil
 from dataclasses import replace
 from itertools import chain, islice
@@ -14,12 +16,15 @@ from refusals import refused_with
 from training_runs import curve, recipe, text
 
 from recipes.config import Data
+from recipes.console import make_console
 from recipes.data import examples, open_prepared, prepare_ids, wrapped
 from recipes.engine import train
 from recipes.engine.loop import CHECKPOINTS
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.evaluate import Options, evaluate
+from recipes.generate import Options as GenerateOptions
+from recipes.generate import generate
 from recipes.model_io import WEIGHTS, open_saved
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -114,6 +119,26 @@ def test_an_evaluation_measures_rows(tmp_path):
     assert setup["sequences"] == len(rows) and setup["tokens"] == 24 * len(rows)
     bound = found["bound"]
     assert bound["bits_per_byte"]["value"] == pytest.approx(rows.bits_per_byte(bound["nats_per_token"]["value"]))
+
+
+def test_texts_of_a_row_stand_with_their_ends_between_them(tmp_path, monkeypatch):
+    saved = open_saved(publish_tiny(tmp_path, wrap=True).run)
+    bos, eos, end = saved.special.bos, saved.special.eos, "<|endoftext|>"
+    first, second = saved.encode("We must act"), saved.encode(" The union is strong")
+    assert saved.several([bos, *first, eos, *second, eos]) == f"We must act{end} The union is strong"
+    assert saved.several([*first, eos, eos, *second]) == f"We must act{end}{end} The union is strong"
+    assert saved.several([bos, *first, eos, eos]) == "We must act" and saved.several([bos, eos]) == ""
+
+    def drawn(saved, *_, **__):
+        row = [bos, *first, eos, *second, eos]
+        return torch.tensor([row + [eos] * (24 - len(row))])
+
+    monkeypatch.setattr("recipes.generate.draw", drawn)
+    for prompt in ((), ("We must",)):
+        out = tmp_path / "found.jsonl"
+        options = GenerateOptions(run=str(tmp_path / "run"), prompt=prompt, samples=1, out=out)
+        texts = generate(options, make_console(io.StringIO()))
+        assert texts == [f"We must act{end} The union is strong"] == [json.loads(out.read_text("utf-8"))["text"]]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 import io
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -277,6 +278,7 @@ def test_texts_are_streamed_as_they_stand(run, saved):
     assert "t = " not in shown[shown.rindex("\x1b[2K") :]
 
 
+JPEG = Path("x.jpeg")
 test_options_that_exclude_each_other_are_refused_at_once = refuses(r"""
     Options(run="r", new=0) | ValueError | new=0: must be at least 1
     Options(run="r", new=3, length=9) | ValueError | new=3: not with length=9
@@ -286,7 +288,7 @@ test_options_that_exclude_each_other_are_refused_at_once = refuses(r"""
     Options(run="r", chat=True) | ValueError | chat: requires a message
     Options(run="r", chat=True, prompt="What is [MASK]?") | ValueError | \[MASK\] is a gap, which a message cannot
     Options(run="r", prompt="We [MASK:0] act") | ValueError | \[MASK:0\] has no token, must have at least 1
-    Options(run="r", out=Path("x.jpeg")) | ValueError | out=x.jpeg: must end in .jsonl, or for a model of symbols
+    Options(run="r", out=JPEG) | ValueError | out=x.jpeg: must end in .jsonl, or for a model of symbols
     Sampling(label="1", guidance=2, guidance_interval=(0.8, 0.2)) | ValueError | must be two times in .*, the earlier
     Sampling(label="1", guidance_interval=(0.2, 0.8)) | ValueError | guidance_interval=.* has no effect at guidance=1
 """)
