@@ -205,7 +205,8 @@ def at(path: str) -> Any:
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise ValueError(f"{path!r}: {error}; install its package, or add its folder to PYTHONPATH") from error
+        near = f"write {module.removesuffix('.py')}:{name}, or " if module.endswith(".py") else ""
+        raise ValueError(f"{path!r}: {error}; {near}install its package, or add its folder to PYTHONPATH") from error
     for part in name.split("."):
         require(hasattr(found, part), f"{path!r}: {found!r} has no {part!r}")
         found = getattr(found, part)

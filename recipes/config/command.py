@@ -10,7 +10,7 @@ from pathlib import Path
 import tyro
 
 from recipes.config.files import read_recipe
-from recipes.config.flags import check_flags, plain, typed, with_kinds
+from recipes.config.flags import check_flags, check_unknown, plain, typed, with_kinds
 from recipes.config.help import ALL, first_page
 from recipes.config.recipe import Recipe
 
@@ -88,6 +88,7 @@ def choose(
     # no subcommands: tyro would put the first word of ``prog``, python, before their names
     text, recipe = variants[name]
     alone, given = name == FILE, typed(recipe)
+    check_unknown(given, rest)
     prog, text = (prog, " ".join(NOTE.split())) if alone else (f"{prog} {name}", text)
     return plain(tyro.cli(type(given), default=given, args=rest, prog=prog, description=text)), switches
 

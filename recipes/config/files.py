@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from ddlib import parts
 from recipes.config.loss import Loss, check_removed
 from recipes.config.recipe import PARTS, Recipe, part
-from recipes.config.validation import ELSEWHERE
+from recipes.config.validation import ELSEWHERE, instead
 from recipes.data import Corpus, SymbolCorpus
 
 APART = ("output.", "hardware.", "data.folder")
@@ -48,12 +48,21 @@ def read_recipe(path: Path) -> Recipe:
     Warns if the version of a plug-in differs from that in the file.
 
     Raises:
-        ValueError: no YAML; an unknown key, with the nearest known one; a value of another type; a plug-in that is not
-            installed, with the command that installs it.
+        FileNotFoundError: no such file.
+        ValueError: a folder; no YAML; an unknown key, with the nearest known one; a value of another type; a plug-in
+            that is not installed, with the command that installs it.
         PermissionError: see ``ddlib.registry.trusting``.
     """
+    if path.is_dir():
+        raise ValueError(
+            f"recipe={path}: is a folder, must be a YAML file; prepared data is the key data.folder of the file, or "
+            "--data.folder of another recipe"
+        )
+    if not path.exists():
+        raise FileNotFoundError(f"recipe={path}: there is no such file, must be a YAML file")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:  # whose name its errors have
+            values = yaml.safe_load(file)
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not YAML: {error}") from error
     if not isinstance(values, dict):
@@ -75,7 +84,8 @@ def recipe_of(values: dict[str, Any], place: str = "recipe") -> Recipe:
     try:
         return TypeAdapter(Recipe).validate_python(_modern(values))
     except ValidationError as error:
-        raise ValueError(f"{place}: " + "; ".join(dict.fromkeys(map(_explain, error.errors())))) from error
+        faults = [*map(_explain, error.errors()), *_faults_of_parts(values)]
+        raise ValueError(f"{place}: " + "; ".join(dict.fromkeys(faults))) from error
     except ValueError as error:  # of check_removed
         raise ValueError(f"{place}: {error}") from error
 
@@ -178,6 +188,19 @@ def _leaves(values: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, A
             yield place + name, value
 
 
+def _faults_of_parts(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the faults of the parts of a recipe, which are read only where no field of it is missing."""
+    for place, (group, run) in PARTS.items():
+        value: Any = values
+        for name in place.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if value is not None:
+            try:
+                parts.read(group, value, run, place)
+            except (ValueError, ImportError) as error:
+                yield str(error)
+
+
 def _explain(error: Mapping[str, Any]) -> str:
     """Return the problem, its place, and the nearest name if the name is unknown."""
     # pydantic names the class of a corpus too
@@ -185,10 +208,13 @@ def _explain(error: Mapping[str, Any]) -> str:
     if error["type"] == "missing":
         return f"{place}: is missing"
     if error["type"] == "value_error":  # raised in ddlib, with a complete message
-        return f"{place}: {error['ctx']['error']}" if place else str(error["ctx"]["error"])
+        message = str(error["ctx"]["error"])
+        return f"{place}: {message}" if place and not message.startswith(f"{place}.") else message
     if error["type"] != "unexpected_keyword_argument":
         return f"{place}: {error['msg']}, got {error.get('input')!r}"
     name = str(error["loc"][-1])
+    if (other := instead(name)) is not None:
+        return f"{place}: no such key; {other}"
     near = [ELSEWHERE[name]] if name in ELSEWHERE else difflib.get_close_matches(name, sorted(_names(Recipe)), n=1)
     return f"{place}: no such key" + (f"; did you mean {near[0]}?" if near else "")
 

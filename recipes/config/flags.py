@@ -4,7 +4,7 @@ import inspect
 import types
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from itertools import takewhile, zip_longest
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
@@ -14,7 +14,7 @@ from docstring_parser import parse as parse_docstring
 from ddlib import parts, registry
 from recipes.config.loss import MIRROR_REMOVED, check_removed
 from recipes.config.recipe import PARTS, Recipe, part, with_parts
-from recipes.config.validation import ELSEWHERE
+from recipes.config.validation import ELSEWHERE, instead
 
 _OWN = ("", "data", "hardware", "optimizer", "output")
 """Places of flags that are fields of a recipe; a part may have any key."""
@@ -117,6 +117,33 @@ def check_flags(words: Sequence[str]) -> None:
             raise ValueError(f"{name}: no such flag; did you mean --{ELSEWHERE[last].replace('_', '-')}?")
         if name == "--loss.levels":
             check_removed({"levels": inner if sign else value})
+
+
+def check_unknown(given: Recipe, words: Sequence[str]) -> None:
+    """Raise if a flag stands for an option that recipes do not have; tyro finds the nearest flag of any other.
+
+    Args:
+        given: a recipe of ``typed``.
+        words: the words of a command line that ``with_kinds`` left.
+
+    Raises:
+        ValueError: with what serves in its place.
+    """
+    known = set(_leaves(given, ""))
+    for word in words:
+        name = word.partition("=")[0].removeprefix("--").replace("-", "_")
+        other = instead(name.rpartition(".")[2]) if word.startswith("--") and name not in known else None
+        if other is not None:
+            raise ValueError(f"{word.partition('=')[0]}: no such flag; {other}")
+
+
+def _leaves(given: Any, place: str) -> Iterator[str]:
+    """Yield the places of all fields of a typed recipe."""
+    for one in fields(given):
+        yield place + one.name
+        value = getattr(given, one.name)
+        if is_dataclass(value):
+            yield from _leaves(value, f"{place}{one.name}.")
 
 
 class _Flag(NamedTuple):

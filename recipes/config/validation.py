@@ -23,6 +23,23 @@ _THEIRS = {
 ELSEWHERE = {name: ours for ours, names in _THEIRS.items() for name in names.split()}
 """Fields of a recipe by the last part of their names in other codebases (MDLM, transformers, Lightning)."""
 
+_NOT_FIELDS = {
+    "a run takes the GPU that it finds: CUDA_VISIBLE_DEVICES chooses one, or the CPU if it is empty; torchrun "
+    "--nproc-per-node starts a process for each of several": "device devices cuda gpu gpus accelerator",
+    "a schedule is a key of the process, and a preset such as mdlm fixes it: --process.kind masked "
+    "--process.schedule cosine": "noise noise_schedule schedule scheduler",
+    "samples of a run are drawn by the ancestral sampler: python -m recipes.generate RUN --sampler draws by "
+    "others": "sampler",
+}
+INSTEAD = {name: text for text, names in _NOT_FIELDS.items() for name in names.split()}
+"""What serves in place of options that recipes do not have, by their name elsewhere."""
+
+
+def instead(name: str) -> str | None:
+    """Return what serves in place of an option that a recipe does not have; None for any other name."""
+    near = get_close_matches(name, INSTEAD, 1, 0.8)
+    return INSTEAD[near[0]] if near else None
+
 
 def at_least(least: float, **values: float) -> None:
     """Raise ValueError naming the first value below ``least``."""

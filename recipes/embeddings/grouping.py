@@ -40,7 +40,8 @@ def clusters_for(wanted: int | list[int] | str, data: Prepared) -> Clusters:
     elif isinstance(wanted, str) and not Path(f"{path}.json").exists():
         raise FileNotFoundError(
             f"clusters is {wanted!r}, must be the path of {wanted}.json and {wanted}.safetensors, without suffix, or "
-            "of a CSV file with rows token,parent whose name ends in .csv"
+            "of a CSV file with rows token,parent whose name ends in .csv; or a number of clusters such as 64, or "
+            "several, finest first, such as [256, 16]"
         )
     return load_clusters(path, data.fingerprint)
 

@@ -63,7 +63,7 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
             (recipe.output.folder / RECIPE).write_text(recipe_yaml(recipe), encoding="utf-8")
             messages += record(recipe.output.folder, run.facts.step, plugins(recipe))
         watch = stack.enter_context(Watch(recipe, world.first, run.facts.step, fastest(run)))
-        for message in messages:
+        for message in [header(run), *messages]:
             watch.say(message)
         if run.facts.step >= recipe.steps:
             watch.say(f"{recipe.steps} steps are done already: nothing to do")
@@ -92,6 +92,21 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
             if result.stop or run.facts.step == recipe.steps:
                 break
         return run.facts.step >= recipe.steps
+
+
+def header(run: Run) -> str:
+    """Return what is trained, on what, and where it is written, in one line."""
+    recipe, world = run.recipe, run.world
+    sizes = [value.numel() for value in run.objective.parameters()]
+    trained = sum(value.numel() for value in run.objective.parameters() if value.requires_grad)
+    frozen = f" of {sum(sizes):,}" if trained < sum(sizes) else ""
+    device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else world.device.type
+    processes = f"{world.size} processes on {device}" if world.size > 1 else device
+    return (
+        f"{trained:,}{frozen} parameters on {processes}; {recipe.batch} rows of {recipe.data.length} = "
+        f"{recipe.batch * recipe.data.length:,} tokens a step, {run.data.vocab_size:,} tokens in the vocabulary; "
+        f"{recipe.output.folder}"
+    )
 
 
 def attend(run: Run, watch: Watch, stop: bool) -> None:

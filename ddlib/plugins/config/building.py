@@ -151,7 +151,8 @@ def _build(group: str, values: Any, run: Any, place: str) -> Any:
             try:
                 arguments[parameter.name] = getattr(run, parameter.name)(**options)
             except ValueError as error:
-                raise ValueError(f"{place}.{parameter.name}: {error}") from error
+                where = f"{place}.{parameter.name}: "  # a run that built the part itself to find it has named the place
+                raise ValueError(where + str(error).removeprefix(where)) from error
     try:
         found = target(**arguments)
     except (TypeError, ValueError) as error:
