@@ -173,8 +173,8 @@ def _check_order(position: Int64[Tensor, "B"] | None) -> None:
     elif int((position.diff() < 0).sum()) > 1:  # once where a sampler goes on at the first one
         warn_once(
             "positions shuffled",
-            f"positions of a batch are {position[:8].tolist()}, must ascend: times are stratified over the sequences of "
-            "a step, which follow each other; do not shuffle Positions, which have an order of their own",
+            f"positions of a batch are {position[:8].tolist()}, must ascend: times are stratified over a step, whose "
+            "positions follow each other; do not shuffle Positions, which have an order of their own",
         )
 
 

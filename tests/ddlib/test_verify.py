@@ -217,6 +217,43 @@ def test_verify_returns_a_report_for_any_exception(method):
 
 
 @pytest.mark.slow
+class Heavy(Hierarchical):
+    """The weight of every level, times 1.1."""
+
+    def weights(self, t):
+        return 1.1 * super().weights(t)
+
+
+def test_a_wrong_weight_of_a_level_is_reported_as_such():
+    first, *_ = dd.verify(Heavy(dd.hierarchies.Tree([WORDS]), dd.schedules.Linear())).failures
+    assert first.label == "reverse: level weights" and first.counterexample.quantity == "weights"
+
+
+class Bare(dd.samplers.Ancestral):
+    """A step returns the states without their times."""
+
+    def step(self, run, state, k):
+        return super().step(run, state, k).z
+
+
+def test_a_step_that_returns_a_tensor_is_named():
+    message = r"init and step of Bare must return a ddlib\.samplers\.State\(z, t\), one returned a Tensor"
+    with pytest.raises(TypeError, match=message):
+        dd.sample(dd.presets.mdlm(4), lambda z, t: torch.zeros(*z.shape, 4), (2, 8), Bare(), 2)
+    first, *_ = dd.verify(Bare(), on=dd.presets.mdlm(4)).failures
+    assert "TypeError: init and step of Bare must return" in str(first)
+
+
+def test_counterexamples_name_the_settings_of_the_quadrature():
+    class Doubled(Masked):
+        def weighted_divergence(self, *arguments, **options):
+            return tuple(2 * term for term in super().weighted_divergence(*arguments, **options))
+
+    failures = dd.verify(Doubled(4, dd.schedules.Linear())).failures
+    [found] = [check.counterexample for check in failures if check.name == "telescopes"]
+    assert {"largest log-odds of t", "most tokens"} <= set(found.where)
+
+
 def test_the_report_prints_the_claim_and_tolerance_of_every_check():
     report = dd.verify(PRESETS["hdlm"])
     text = report.text(verbose=True)

@@ -114,3 +114,8 @@ def all_tokens_are_noised_to_t_in_place_of_s(step, self, run, state, k):
 @fault("tokens that are noised again are drawn from q(x|z_t, p)", Psi, 0.5)
 def tokens_to_be_noised_again_are_drawn_from_the_cavity_distribution(_tokens, self, run, logits, z, t):
     return draw_logits(logits.flatten(0, 1), rand(z.shape, run.generator, z.device).flatten()).view_as(z)
+
+
+@fault("a step returns a state", Ancestral, raises="TypeError")
+def a_step_returns_the_tokens_alone(step, self, run, state, k):
+    return step(run, state, k).z

@@ -50,7 +50,7 @@ def draw_tokens(call: SamplingCall) -> Tokens:
     fixed, free = call.fixed, call.free
     memos: list[Any] = [None for _ in call.endings]
     resizing = None if call.length is None else Resizing(call.length, call, sampler)
-    state = sampler.init(run)
+    state = _checked(sampler, sampler.init(run))
     if resizing is not None:
         run, state = resizing(run, state._replace(z=torch.where(free, state.z, fixed)), -1)
         fixed, free = state.z, run.free
@@ -79,10 +79,18 @@ def draw_tokens(call: SamplingCall) -> Tokens:
 def _step(run: SamplingCall, state: State, k: int) -> State:
     """Take a step; along a pace, positions whose time does not change keep their states."""
     if run.path is None:
-        return run.sampler.step(run, state, k)
+        return _checked(run.sampler, run.sampler.step(run, state, k))
     moves = at(run, k) > at(run, k + 1)
-    moved = run.sampler.step(replace(run, free=run.free & moves), state, k)
+    moved = _checked(run.sampler, run.sampler.step(replace(run, free=run.free & moves), state, k))
     return moved._replace(z=torch.where(moves, moved.z, state.z))
+
+
+def _checked(sampler: Sampler, state: State) -> State:
+    """Return what ``init`` or ``step`` has returned, or raise TypeError if it is not a state."""
+    if not isinstance(state, State):
+        what = f"init and step of {type(sampler).__name__} must return a ddlib.samplers.State(z, t)"
+        raise TypeError(f"{what}, one returned a {type(state).__name__}")
+    return state
 
 
 def draw_along_pace(run: SamplingCall) -> Tokens:

@@ -80,11 +80,11 @@ def integrated(
 ) -> tuple[Tensor, float, float, Tensor]:
     """Integrate the bound of each token from t = a to t = b, with the exact mean over noise; 0 for tokens left out.
 
-    The quadrature is refined until it converges, or has more than ``point["nodes"]`` nodes, default 150.
+    The quadrature is refined until it converges, or has more than ``point["most nodes"]`` nodes, default 150.
 
     Returns the integrals (V,), a, b, and the change of the integrals in the last refinement (V,).
     """
-    reach, (token, every) = float(point["reach"]), product(process, point["words"])
+    reach, (token, every) = float(point["largest log-odds of t"]), product(process, point["most tokens"])
     together = max(1, min(_NODES, _HELD // (token.shape[1] * process.vocab_size)))
 
     def integral(points: int) -> Tensor:
@@ -106,7 +106,7 @@ def integrated(
         points, coarse = 2 * points, value
         value = integral(points)
         change = (value - coarse).abs()
-        if points > point.get("nodes", 150) or bool((change <= 1e-7 * (1 + value.abs())).all()):
+        if points > point.get("most nodes", 150) or bool((change <= 1e-7 * (1 + value.abs())).all()):
             break
     a, b = torch.special.expit(torch.tensor([-reach, reach], dtype=torch.float64)).tolist()
     return value, a, b, change
@@ -132,7 +132,7 @@ def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     scores = logits(process, point["distribution"])[0, 0]
     value, a, b, change = integrated(process, point, lambda z, t: scores.expand(*z.shape, -1), "cavity")
     lost = removed(process, a, scores.exp()) - removed(process, b, scores.exp())
-    chosen = some_tokens(process, point["words"])
+    chosen = some_tokens(process, point["most tokens"])
     quantity = f"integral of the bound from t = {a:.3g} to {b:.3g}"
     allowed = (1e-6 * (1 + lost) + change)[chosen]
     yield Comparison(quantity, (), value[chosen], lost[chosen], allowed, {"x": chosen})
@@ -140,7 +140,7 @@ def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 def entropy(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Compare the bound of a drawn distribution of tokens, with the best model, to its entropy."""
-    chosen = some_tokens(process, point["words"])
+    chosen = some_tokens(process, point["most tokens"])
     best = torch.full((process.vocab_size,), -torch.inf, dtype=torch.float64)
     best[chosen] = logits(process, point["distribution"])[0, 0, chosen].log_softmax(-1)
     truth = best.exp()
@@ -152,7 +152,7 @@ def entropy(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     for kind in PARAMETERIZATIONS[: int(point.get("kinds", 2))]:
         denoiser = denoisers[kind]
         inner, a, b, change = integrated(process, point, denoiser, kind)
-        x, z, t = pairs(process, a, point["words"])
+        x, z, t = pairs(process, a, point["most tokens"])
         scores = cavity_logits(process, denoiser(z, t), z, t, kind)
         left = (truth[x] * process.likelihood(z, x, t) * reconstruction(process, scores, x, z, t)).sum()
         right = truth @ process.prior_kl(tokens(process), at(b))[0]
@@ -190,8 +190,11 @@ _MORE = (
     {"t": 1e-8, "distribution": 6},
     {"t": 1 - 1e-8, "distribution": 7},
 )
-_BRIEF = {"distribution": 1, "reach": 4.0, "words": 12}
-_LONG = ({"distribution": 2, "reach": 9.0, "words": 50}, {"distribution": 0, "reach": 9.0, "words": 50})
+_BRIEF = {"distribution": 1, "largest log-odds of t": 4.0, "most tokens": 12}
+_LONG = (
+    {"distribution": 2, "largest log-odds of t": 9.0, "most tokens": 50},
+    {"distribution": 0, "largest log-odds of t": 9.0, "most tokens": 50},
+)
 
 CLAIMS = (
     Claim("objective", "closed = generic", "the closed form is the sum of theory section 1, for every (x, z)",

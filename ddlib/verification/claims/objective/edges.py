@@ -58,7 +58,7 @@ def _way(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 def _fused(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x, z, t = pairs(process, float(point["t"]))
     generator = torch.Generator().manual_seed(int(point["distribution"]))
-    meanings: dict[str, tuple[Parameterization, int]] = {"words": ("cavity", process.vocab_size)}
+    meanings: dict[str, tuple[Parameterization, int]] = {"tokens": ("cavity", process.vocab_size)}
     meanings |= {f"{name} clusters": (Children(tree), tree.num_states - 1) for name, tree in trees(process).items()}
     others = [0.5 + edge for edge in range(len(process.levels) - 1)]
     for name, (meaning, size) in meanings.items():

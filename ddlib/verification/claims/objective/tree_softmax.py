@@ -86,6 +86,6 @@ CLAIMS = (
           "1e-10 of the turnover", _same_bound, ({"t": 0.5, "distribution": 1}, {"t": 0.05, "distribution": 2}),
           ({"t": 1e-6, "distribution": 3}, {"t": 1 - 1e-6, "distribution": 4}), rests_on=("closed = generic",)),
     Claim("objective", "best child logits", "with the exact distribution their bound is the entropy",
-          "relative 1e-8", _tight, ({"distribution": 1, "reach": 4.0, "words": 12},),
+          "relative 1e-8", _tight, ({"distribution": 1, "largest log-odds of t": 4.0, "most tokens": 12},),
           rests_on=("child logits", "telescopes")),
 )  # fmt: skip

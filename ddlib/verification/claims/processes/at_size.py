@@ -203,9 +203,9 @@ def _closed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _entropy(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    tokens = max(2, min(int(point["words"]), 400_000 // process.num_states**2))
+    tokens = max(2, min(int(point["most tokens"]), 400_000 // process.num_states**2))
     kinds = 2 if process.num_states <= _QUICK else 1
-    yield from entropy(process, {**point, "words": tokens, "kinds": kinds})
+    yield from entropy(process, {**point, "most tokens": tokens, "kinds": kinds})
 
 
 _dense, _whole = partial(too_many, DENSE), partial(too_many, WHOLE)
@@ -253,7 +253,8 @@ CLAIMS = (
           lambda process: no_closed_form(process) or _dense(process),
           rests_on=("distributions at size", "one chain at size")),
     Claim("as given", "bound = entropy at size", "with the best distribution, bound and end terms are H(X)",
-          "relative 1e-6", _entropy, ({"distribution": 1, "reach": 4.0, "words": 3, "nodes": 40},),
-          ({"distribution": 2, "reach": 9.0, "words": 12},), _whole,
+          "relative 1e-6", _entropy,
+          ({"distribution": 1, "largest log-odds of t": 4.0, "most tokens": 3, "most nodes": 40},),
+          ({"distribution": 2, "largest log-odds of t": 9.0, "most tokens": 12},), _whole,
           rests_on=("posterior at size", "closed = generic at size")),
 )  # fmt: skip

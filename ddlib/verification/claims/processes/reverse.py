@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ddlib.processes import ForwardProcess
+from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import at, distribution, marginals
 from ddlib.verification.framework.reference import states
@@ -28,6 +28,23 @@ def bayes(process: ForwardProcess, point: Point, z: Tensor | None = None) -> Ite
     expected = torch.where(reached, joint / total, 0.0)
     got = torch.where(reached, process.posterior(p, z, at(t), at(s))[0], 0.0)
     yield Comparison("p(z_s|z_t)", ("", "z_s"), got, expected, 1e-8, {"z_t": z[0]})
+
+
+def _level_weights(process: LevelProcess, point: Point) -> Iterator[Comparison]:
+    """Compare occupancies and weights of the levels with marginals and with the flux into each level."""
+    t, level = float(point["t"]), process.level_of(states(process))[0]
+    now = distribution(process, point["distribution"])[0, 0] @ marginals(process, t)
+    ascends = level[:, None] < level
+    none = torch.zeros(len(process.levels), dtype=torch.float64)
+    flux = none.index_add(0, level, now @ (process.rate_matrix(t) * ascends))
+    occupancies = none.index_add(0, level, now)
+    weights = torch.where(occupancies > 0, flux / occupancies, 0.0)
+    yield Comparison("occupancies", ("level",), process.occupancies(at(t))[0], occupancies, 1e-9)
+    yield Comparison("weights", ("level",), process.weights(at(t))[0], weights, 1e-7 * (1 + weights))
+
+
+def _no_levels(process: ForwardProcess) -> str:
+    return "" if isinstance(process, LevelProcess) else "no weight belongs to a level alone"
 
 
 def _rate(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -66,10 +83,13 @@ _MORE = (
 CLAIMS = (
     Claim("reverse", "posterior", "p(z_s|z_t) is Bayes's rule, by enumeration of all states", "1e-8", bayes,
           _POINTS, _MORE, rests_on=("linearity", "marginals")),
+    Claim("reverse", "level weights", "the weight of a level is the flux into it over its occupancy", "relative 1e-7",
+          _level_weights, ({"t": 0.5, "distribution": 1},), ({"t": 0.1, "distribution": 2},), _no_levels,
+          ("rates", "marginals")),
     Claim("reverse", "reverse rate", "it is Q_t(y, z) q_t(y|p) / q_t(z|p)", "relative 1e-7", _rate,
           ({"t": 0.5, "distribution": 1}, {"t": 0.9, "distribution": 2}),
           ({"t": 1e-3, "distribution": 3}, {"t": 0.25, "distribution": 0}),
-          rests_on=("linearity", "marginals")),
+          rests_on=("linearity", "marginals", "level weights")),
     Claim("reverse", "limit", "the reverse rate is the limit of the posterior", "relative 1e-4", _limit,
           ({"t": 0.5, "distribution": 1},), ({"t": 0.1, "distribution": 2}, {"t": 0.9, "distribution": 3}),
           rests_on=("posterior", "reverse rate")),

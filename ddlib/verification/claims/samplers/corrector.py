@@ -78,7 +78,7 @@ def _calls(case: Case, point: Point) -> Iterator[Comparison]:
     yield Comparison("states", ("example", "position"), z, z.clamp(0, case.process.num_states - 1), 0.0)
     first = next(calls)
     tokens = case.subject.end(run, _states(case, PAIR, 0.0, 64, generator))
-    yield Comparison("words", ("example", "position"), tokens, tokens.clamp(0, case.process.vocab_size - 1), 0.0)
+    yield Comparison("tokens", ("example", "position"), tokens, tokens.clamp(0, case.process.vocab_size - 1), 0.0)
     most, most_end = case.subject.max_model_calls, case.subject.max_finalize_calls
     used = torch.tensor([first, next(calls) - first - 1])
     yield Comparison(

@@ -107,7 +107,7 @@ def _many(run: Case, point: Point) -> Iterator[Comparison]:
 
 def _alone(run: Case, point: Point) -> Iterator[Comparison]:
     """Check that rows resample independently."""
-    yield from in_any_batch("words", lambda index, noise: run.draw(_joint(run), len(index), noise, 8), _ALONE, 5)
+    yield from in_any_batch("tokens", lambda index, noise: run.draw(_joint(run), len(index), noise, 8), _ALONE, 5)
 
 
 def _prompted(run: Case, point: Point) -> Iterator[Comparison]:

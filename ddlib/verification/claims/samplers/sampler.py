@@ -40,8 +40,9 @@ def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Case]:
 
     def check(process: ForwardProcess) -> None:
         run = Case(sampler, process)
+        sampler.check(process)
         try:
-            run.draw(run.token, 1, torch.Generator().manual_seed(0), 2)
+            sampler.init(run.context(run.token, 1, torch.Generator().manual_seed(0), 2))
         except TypeError:
             raise
         except Exception:  # supported, but with an error that the claims will report
@@ -163,7 +164,7 @@ def _calls(run: Case, point: Point) -> Iterator[Comparison]:
 
 
 def _repeats(run: Case, point: Point) -> Iterator[Comparison]:
-    yield from in_any_batch("words", lambda index, noise: run.draw(run.pair, len(index), noise, 8))
+    yield from in_any_batch("tokens", lambda index, noise: run.draw(run.pair, len(index), noise, 8))
 
 
 def _halfway(run: Case, steps: int) -> tuple[SamplingContext, State]:
