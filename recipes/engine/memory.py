@@ -4,6 +4,7 @@ The network has its full size, so the machine must hold its weights three times;
 Blocks are not compiled: compilation stores less. The optimizer's state is not allocated but counted.
 """
 
+import math
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -24,9 +25,13 @@ from recipes.engine.noisy import Noisy
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.engine.setup import Rehearsal, micro_batch
+from recipes.engine.utilisation import device_peak, operations, peak
 
 TOKENS = 512
 """Tokens of the smaller of two passes, as far as the rows of a step reach."""
+
+USUAL = 0.4
+"""Share of the peak of a device that large networks usually reach in training."""
 
 
 class Memory(TorchDispatchMode):
@@ -110,6 +115,8 @@ class Layout(NamedTuple):
 def estimate(recipe: Recipe, devices: int = 1) -> str:
     """Return a table of the memory of each device: on one, and on several with copies or shards of the weights.
 
+    Below it are the operations of the run, and the time that they take at a usual utilisation.
+
     Args:
         recipe: the run; its text is prepared.
         devices: number of devices.
@@ -118,18 +125,40 @@ def estimate(recipe: Recipe, devices: int = 1) -> str:
         ValueError, OSError: as ``Run.prepare``; a batch that does not divide.
     """
     at_least(1, estimate=devices)
-    return table(layouts(recipe, devices))
+    return f"{table(layouts(recipe, devices))}\n{work(recipe, devices)}"
+
+
+def work(recipe: Recipe, devices: int) -> str:
+    """Return the operations of a run, and its hours on devices that reach ``USUAL`` of their peak."""
+    run = _rehearsed(recipe, _device())
+    step = operations(run) * recipe.batch
+    known = device_peak(recipe.hardware, run.world.device)
+    name = "H100" if known is None else "this device"
+    speed = known or peak("H100", recipe.hardware.bf16) or math.nan
+    hours = step * recipe.steps / (USUAL * speed * devices) / 3600
+    return (
+        f"operations: {step / 1e12:,.3g} TFLOP a step, {step * recipe.steps:.3g} FLOP in {recipe.steps:,} steps; "
+        f"{hours:,.3g} hours on {devices} x {name} at {100 * USUAL:.0f} % of {speed / 1e12:g} TFLOP/s"
+    )
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _rehearsed(recipe: Recipe, device: torch.device) -> Run:
+    """Return a run on one device that writes nothing, whose blocks are not compiled."""
+    hardware = replace(recipe.hardware, micro_batch=None, compile=False, shard=False)
+    return Run.prepare(replace(recipe, hardware=hardware), World(0, 1, device), context=Rehearsal, writes=False)
 
 
 def layouts(recipe: Recipe, devices: int) -> list[Layout]:
     """Return the memory of one device alone and, if there are several, of each with copies and with shards."""
-    cuda = torch.cuda.is_available()
     sizes = [1] if devices == 1 else [1, devices, devices]
-    worlds = [World(0, size, torch.device("cuda" if cuda else "cpu")) for size in sizes]
+    worlds = [World(0, size, _device()) for size in sizes]
     rows = [micro_batch(recipe, world) for world in worlds]
     few = max(min(min(rows) // 2, TOKENS // recipe.data.length), 1)
-    hardware = replace(recipe.hardware, micro_batch=None, compile=False, shard=False)
-    run = Run.prepare(replace(recipe, hardware=hardware, batch=few), worlds[0], context=Rehearsal, writes=False)
+    run = _rehearsed(replace(recipe, batch=few), _device())
     state = sum(_state(optimizer) for optimizer in run.state.optimizers)
     copied = 0 if run.state.average is None else _size(run.state.average.weights.values())
     run.state = replace(run.state, average=None)  # free, and validation is measured without its exchange

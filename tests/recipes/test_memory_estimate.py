@@ -17,8 +17,9 @@ from training_runs import context, recipe, smoke_text, text
 from recipes import owt
 from recipes.config import Hardware, Loss
 from recipes.engine import estimate, memory
-from recipes.engine.parallel import joined
+from recipes.engine.parallel import World, joined
 from recipes.engine.run import Run
+from recipes.engine.utilisation import operations
 
 TREE = dict(kind="hdlm_levels", clusters=[24, 4], xi=[1.0, 1.0])
 RUNS = {
@@ -161,3 +162,11 @@ def test_unestimable_runs_are_refused(tmp_path):
         estimate(run, 0)
     with pytest.raises(ValueError, match="batch=16: must be a multiple of 3 processes"):
         estimate(run, 3)
+
+
+def test_the_estimate_has_the_operations_of_a_run_and_its_hours(tmp_path):
+    run = replace(given(tmp_path, "masks"), steps=1000, hardware=Hardware(threads=1, peak=0.5))
+    *_, last = estimate(run, 2).splitlines()
+    whole = operations(Run.prepare(run, World(0, 1, torch.device("cpu")), writes=False)) * run.batch * run.steps
+    assert f"{whole:.3g} FLOP in 1,000 steps; {whole / (0.4 * 0.5e12 * 2 * 3600):.3g} hours on 2 x this device" in last
+    assert "H100 at 40 % of 67 TFLOP/s" in estimate(replace(run, hardware=Hardware(threads=1)))
