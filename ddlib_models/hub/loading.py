@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from ddlib.processes import ForwardProcess
+from ddlib.utils.validation import warn_once
 from ddlib_models.hub.denoiser import adapted
 from ddlib_models.hub.family import Config, Family, Source, chosen
 from ddlib_models.hub.files import TRUST, generation, read_config, read_tokenizer
-from ddlib_models.hub.networks import check_sight, remote
+from ddlib_models.hub.networks import causal_lm, check_sight, remote
 from ddlib_models.hub.special_tokens import Special, describe, find_mask
 
 
@@ -40,7 +41,8 @@ def load(
 ) -> Loaded:
     """Load a pretrained denoiser for ddlib's samplers and bounds.
 
-    Weights are read from safetensors only. Code that comes with them is not run without ``trust``.
+    Weights are read from safetensors only. Code that comes with them is not run without ``trust``. A warning is issued
+    if the files describe a causal model that may never have been trained with masks, and ``family`` is not given.
 
     Args:
         name_or_path: a folder, or the id of a repository on the hub.
@@ -90,6 +92,13 @@ def load(
     if not found.timed:
         barred = set(special.undrawn)
         check_sight(name, made, [token for token in range(min(special.vocab_size, 99)) if token not in barred], size)
+    if family is None and found.network is causal_lm and not found.fits(config):
+        warn_once(
+            f"causal {name}",
+            f"{name}: config.json describes a causal model, {config.get('model_type')}, and no file states that it was "
+            f"trained with masks, without which its samples are noise. If it was, pass family={called!r} (on the "
+            f"command line --family {called}); else python -m recipes.adapt mdlm --from {name} trains it",
+        )
     return Loaded(process, adapted(made, special, found).to(device), tokenizer, special)
 
 

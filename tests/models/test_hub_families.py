@@ -64,7 +64,7 @@ def test_a2d_is_the_causal_class_without_its_mask(tmp_path, kind):
     folder = save(tmp_path, CAUSAL[kind]())
     if kind == "qwen3":  # stock weights under another name
         change(folder, model_type="a2d-qwen3", architectures=["A2DQwen3LMHeadModel"], auto_map={"AutoModel": "x.Y"})
-    process, denoiser, _, special = hub.load(folder)
+    process, denoiser, _, special = hub.load(folder, family="a2d" if kind != "qwen3" else None)
     words = TOKENS + (kind == "qwen2")  # whose class of tokenizers adds the end of a text
     assert process.num_states == words + 1 and special.undrawn == (MASK,)
     assert isinstance(denoiser, SplitDenoiser)
@@ -79,7 +79,7 @@ def test_a2d_is_the_causal_class_without_its_mask(tmp_path, kind):
 @torch.no_grad()
 def test_a2d_by_blocks(tmp_path):
     folder = save(tmp_path, CAUSAL["llama"]())
-    process, denoiser, _, _ = hub.load(folder, block_size=2)
+    process, denoiser, _, _ = hub.load(folder, block_size=2, family="a2d")
     assert isinstance(denoiser, BlockDenoiser) and denoiser.block_size == 2
     z, t = states(TOKENS), torch.rand(3)
     network = AutoModelForCausalLM.from_pretrained(folder)

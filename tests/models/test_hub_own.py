@@ -159,7 +159,7 @@ def test_attention_is_probed_at_load(tmp_path, ahead, size, message):
 @pytest.mark.slow
 def test_half_precision_returns_float32(tmp_path):
     folder = save(tmp_path, llama())
-    whole, half = hub.load(folder).denoiser, hub.load(folder, dtype=torch.bfloat16).denoiser
+    whole, half = (hub.load(folder, family="a2d", dtype=dtype).denoiser for dtype in (torch.float32, torch.bfloat16))
     z, t = states(TOKENS), torch.rand(3)
     assert next(half.parameters()).dtype == torch.bfloat16 and half(z, t).dtype == torch.float32
     torch.testing.assert_close(half(z, t), whole(z, t), rtol=0.1, atol=0.1)
@@ -170,7 +170,7 @@ def test_half_precision_returns_float32(tmp_path):
 def test_endings_of_a_text(tmp_path):
     folder = save(tmp_path, llama(), eos_token="w9", pad_token="w8")
     (folder / "generation_config.json").write_text(json.dumps(dict(eos_token_id=[9, 7])))
-    special = hub.load(folder).special
+    special = hub.load(folder, family="a2d").special
     assert (special.eos, special.eot, special.pad, special.ends) == (9, None, 8, (9, 7))
     assert special.ended([1, 2, 7, 3, 9]) == special.ended(torch.tensor([1, 2, 7, 3, 9])) == [1, 2]
     batch = [[1, 9, 2, 7, 3], [1, 9, 4, 5, 6]]

@@ -26,7 +26,8 @@ SIZE = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermed
 SIZE |= dict(max_position_embeddings=96)
 
 
-CLASSES = {"a2d": AutoModelForCausalLM.from_config, "gemma": DiffusionGemmaForBlockDiffusion}
+CAUSAL = AutoModelForCausalLM.from_config
+CLASSES = {"a2d": CAUSAL, "causal": CAUSAL, "gemma": DiffusionGemmaForBlockDiffusion}
 
 
 def tokenizer() -> Tokenizer:
@@ -44,7 +45,7 @@ def tokenizer() -> Tokenizer:
 def write(folder: Path, kind: str = "modernbert", chat: bool = True) -> Path:
     """A folder as transformers writes it, of random weights in which no bias and no row is zero."""
     named = {"a2d": dict(eos_token="[SEP]", pad_token="[PAD]"), "gemma": dict(bos_token="[CLS]", eos_token="[SEP]")}
-    named = named.get(kind, SPECIAL)
+    named = named.get("a2d" if kind == "causal" else kind, SPECIAL)
     own = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), **named)
     own.chat_template = CHAT if chat else None
     sizes = SIZE | dict(vocab_size=len(own) + 3, pad_token_id=own.pad_token_id)
@@ -58,11 +59,14 @@ def write(folder: Path, kind: str = "modernbert", chat: bool = True) -> Path:
             **sizes, num_key_value_heads=1, head_dim=8, tie_word_embeddings=True, bos_token_id=None, eos_token_id=2
         ),
         "gemma": lambda: gemma(len(own)),
-    }[kind]()  # fmt: skip
+    }["a2d" if kind == "causal" else kind]()  # fmt: skip
     torch.manual_seed(0)
     network = CLASSES.get(kind, AutoModelForMaskedLM.from_config)(config)
     for parameter in network.parameters():
         nn.init.normal_(parameter, std=0.3)
     network.save_pretrained(folder)
     own.save_pretrained(folder)
+    if kind == "a2d":  # the same files as "causal" but for the name of a format of diffusion
+        path = folder / "config.json"
+        path.write_text(path.read_text(encoding="utf-8").replace('"qwen3"', '"a2d-qwen3"'), encoding="utf-8")
     return folder

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 import ddlib as dd
+from ddlib.utils.validation import UsageWarning
 from ddlib_models import hub
 from recipes.console import make_console
 from recipes.data import local, open_prepared, prepare
@@ -164,6 +165,13 @@ def test_prompts_of_several_lengths_have_a_cache_each(folders):
     options = dict(run=folders["a2d"], samples=2, new=6, sampling=sampling, reading=LoadOptions(block_size=0))
     alone = [text for prompt in PROMPTS[:2] for text in generate(Options(**options, prompt=prompt), quiet())]
     assert generate(Options(**options, prompt=PROMPTS[:2]), quiet()) == alone
+
+
+def test_a_causal_model_without_a_sign_of_training_with_masks_is_warned_of(folders):
+    with pytest.warns(UsageWarning, match="describes a causal model, qwen3, and no file states .* --family a2d"):
+        open_saved(folders["causal"])
+    open_saved(folders["causal"], family="a2d")
+    open_saved(folders["a2d"])
 
 
 @pytest.mark.slow
@@ -323,7 +331,7 @@ def test_the_prompt_of_an_encoder_precedes_its_canvas(folders, data, tmp_path):
         assert drawn == torch.cat([words, expected], 1).tolist()
     with pytest.raises(ValueError, match=r"prompt: has gaps, but Uniform"):
         generate(Options(**options, prompt=PROMPTS[2]), quiet())
-    values = dict(scorer=folders["a2d"], samples=2, sampling=Sampling(steps=2), replicates=1, sequences=2)
+    values = dict(scorer=folders["causal"], samples=2, sampling=Sampling(steps=2), replicates=1, sequences=2)
     found = evaluate(EvaluateOptions(model=folder, data=data, times="uniform", **values), ALONE)
     assert found["generative"]["samples"] == 2 and found["protocol"]["no_generative"] is None
     batch = next(examples(open_prepared(data).validation, length=512, pad_id=0, batch_size=2, seed=0, threads=0))
@@ -348,7 +356,7 @@ def test_the_prompt_of_an_encoder_precedes_its_canvas(folders, data, tmp_path):
 
 
 def test_samples_behind_a_beginning_that_is_read_apart_are_scored(folders, data):
-    saved, scorer = open_saved(folders["gemma"]), load_scorer(folders["a2d"])
+    saved, scorer = open_saved(folders["gemma"]), load_scorer(folders["causal"])
     drawn = [[*saved.beginning, *saved.encode("We will build"), saved.special.eos] for _ in range(2)]
     drawn = [(words * 8)[: len(saved.beginning) + 8] for words in drawn]  # two canvases
     found = generated(saved, scorer, drawn, Sampling(steps=2), 0)
@@ -357,7 +365,7 @@ def test_samples_behind_a_beginning_that_is_read_apart_are_scored(folders, data)
 
 @pytest.mark.slow
 def test_calls_behind_a_beginning_that_is_read_apart_are_counted(folders, tmp_path):
-    values = dict(scorer=folders["a2d"], samples=2, calls=(4, 40), samplers=("ancestral",), length=12)
+    values = dict(scorer=folders["causal"], samples=2, calls=(4, 40), samplers=("ancestral",), length=12)
     cells = frontier(FrontierOptions(run=folders["gemma"], out=tmp_path / "f.json", **values), quiet())["cells"]
     # three blocks, of which two are read again when they are finished
     assert [(cell["steps"], cell["calls"]) for cell in cells] == [(1, 5), (13, 41)]
