@@ -56,12 +56,19 @@ def _symbols_table(prepared: Prepared, layout: Layout) -> str:
     notes = [f"ids: {_ids(prepared)}"]
     if layout.classes:
         notes.append(f"sequences of each class, train + validation: {_classes(prepared)}")
-    notes += [f"{name}: {note}" for name in SPLITS for note in prepared.manifest["notes"][name]]
+    notes += _remarks(prepared)
     if len(prepared.validation) < 2:
         notes.append("validation: a single sequence, but a run requires at least 2")
     notes += _shared(prepared)
     facts.append(f"vocabulary {prepared.fingerprint[:12]}")
     return "\n".join([f"{prepared.folder}: {', '.join(facts)}", *_aligned(rows), *notes])
+
+
+def _remarks(prepared: Prepared) -> Iterator[str]:
+    """Yield the remarks of the source on each split, or on both in one line."""
+    remarks = prepared.manifest["notes"]
+    for note in dict.fromkeys(note for name in SPLITS for note in remarks[name]):
+        yield f"{', '.join(name for name in SPLITS if note in remarks[name])}: {note}"
 
 
 def _ids(prepared: Prepared) -> str:

@@ -53,7 +53,7 @@ def recipe(folder, **model) -> Recipe:
 def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("labels")
     ids, labels = pictures(400)
-    prepare_ids(ids, 64, 4, folder / "data", labels=labels)
+    prepare_ids(ids[:336], ids[336:], 4, folder / "data", labels=(labels[:336], labels[336:]))
     return folder
 
 

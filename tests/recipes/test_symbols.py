@@ -213,7 +213,7 @@ test_bad_input_is_named = refuses(r"""
     saved(np.ones((0, 2), int)).load() | ValueError | a\.npy: has shape \(0, 2\), must hold an id
     (saved(np.ones((0, 2, 2), int)), Images("a.npy").load()) | ValueError | shape \(0, 2, 2\), must hold a picture
     (saved(np.ones((1, 2, 2)) / 2), Images("a.npy").load()) | TypeError
-        | a\.npy: holds float64, must hold whole numbers of 0\.\.255; for values of 0\.\.1 save \(255 \* x\)
+        | a\.npy: holds float64, must hold whole numbers of 0\.\.255: save x\.round\(\)\.astype\('uint8'\), or
     (saved(np.ones((1, 2, 2), int)), Images("a.npy", labels="folder").load()) | ValueError
         | labels='folder': takes the folder of each picture file, and a\.npy holds many .* or a file with one label
     Fasta(written("a.fa", ">a\nACGTACGTN\n>b\nCCGTARNACGTACGTNNACGTTAACG\n")).load() | ValueError
@@ -276,7 +276,8 @@ def test_whole_numbers_are_symbols_in_their_order():
 def test_numbers_that_are_read_as_characters_are_remarked(capsys):
     Path("events.txt").write_text("10 2 1\n" * 40)
     command.main(["lines", "--files", "events.txt", "--out", "events"])
-    assert "--tokens words takes each number as a symbol" in capsys.readouterr().out
+    remark = "train, validation: all characters are digits, signs and white space: --tokens words takes each number as"
+    assert remark in capsys.readouterr().out
     Path("digits.txt").write_text("1021\n" * 40)
     command.main(["lines", "--files", "digits.txt", "--out", "digits"])
     command.main(["lines", "--files", "events.txt", "--tokens", "words", "--out", "words"])

@@ -109,8 +109,8 @@ class Images:
         array = arrays[name]
         if array.dtype.kind == "f":
             raise TypeError(
-                f"{file}: holds {array.dtype}, must hold whole numbers of 0..255; for values of 0..1 save "
-                "(255 * x).round().astype('uint8')"
+                f"{file}: holds {array.dtype}, must hold whole numbers of 0..255: save "
+                "x.round().astype('uint8'), or (255 * x).round().astype('uint8') of values in 0..1"
             )
         check_ints(array, str(file))
         if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] != 3):
