@@ -25,9 +25,10 @@ class Evidence(Divergence):
     ) -> Float[Tensor, "n"]:
         x, z = rows.x[:, None], self.process.token_at(rows.z[:, None])
         ratio = self.process.log_ratio(rows.t).to(logits.dtype)[:, None]
-        largest = logits.amax(1, keepdim=True)
-        scratch = (logits - largest).exp_()
-        log_p = logits.sub_(largest + scratch.sum(1, keepdim=True).log_())
+        # largest first: its sum with the logarithm would round away the distance of p(x) from 1
+        log_p = logits.sub_(logits.amax(1, keepdim=True))
+        scratch = log_p.exp()
+        log_p.sub_(scratch.sum(1, keepdim=True).log_())
         if read is not None:
             read(log_p.exp())
         torch.add(log_p, ratio, out=scratch)

@@ -132,6 +132,15 @@ def test_a_weighting_keeps_the_loss_of_a_state_that_the_token_never_leaves():
         assert torch.allclose(dd.training_loss(process, logits, x, x, t, weighting), factor * bound)
 
 
+def test_the_fused_loss_of_a_confident_network_keeps_its_digits():
+    """Near the data the loss is 1 - p(x) times a large weight, for logits that are far from 0."""
+    process, x, t = GIDD(5, 0.2), torch.tensor([[4]]), torch.tensor([1e-8], dtype=F64)
+    logits = torch.tensor([[[0.0, 90.0, 5.0, 189.9, 200.0]]])
+    exact = dd.nelbo(process, logits.double(), x, x, t)
+    for loss in (dd.nelbo(process, logits, x, x, t), fused(process, logits, x, x, t)):
+        assert torch.allclose(loss.double(), exact, rtol=0.02, atol=0)
+
+
 def test_the_gradient_is_finite_where_a_state_is_practically_impossible():
     """Ratios to the probability of z overflow at states that never become z; their gradient must not be NaN."""
     process, x = one_way_ring(30), torch.zeros(1, 1, dtype=torch.int64)
