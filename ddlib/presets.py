@@ -10,6 +10,7 @@ from ddlib.hierarchies.maps import parent_vectors
 from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord
 from ddlib.schedules import Linear, Schedule
 from ddlib.schedules.window import in_turn
+from ddlib.utils.positive import HIGH, LOW, RULE
 from ddlib.utils.renamed import module_getattr
 from ddlib.utils.validation import check_number, require
 
@@ -78,6 +79,7 @@ def hdlm(
         learn_speeds: whether the speeds are learned, with these initial values.
         names: names of the clusters, as in ``Tree``.
     """
+    check_number("gamma", gamma, LOW, HIGH, RULE)
     levels = len(parent_vectors(parents))
     require(levels == 1, f"parents holds {levels} levels of clusters, must hold one; use hdlm_levels for more")
     return hdlm_levels(parents, xi=xi, speed=(gamma, 1.0), learn_speeds=learn_speeds, names=names)

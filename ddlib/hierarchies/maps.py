@@ -222,7 +222,7 @@ def parent_vectors(parents: Any) -> dict[str, Any]:
     A vector that is not in a list is taken as the only one.
 
     Raises:
-        TypeError: a number, a mapping, a set or a string.
+        TypeError: a number, a mapping, a set or a string, or a list of strings.
     """
     if _number(parents) or isinstance(parents, Mapping | Set | str | bytes) or not isinstance(parents, Iterable):
         raise TypeError(
@@ -232,6 +232,9 @@ def parent_vectors(parents: Any) -> dict[str, Any]:
     if getattr(parents, "ndim", None) == 1:
         return {"parents": parents}
     vectors = list(parents)
+    for i, vector in enumerate(vectors):
+        if isinstance(vector, str | bytes):
+            raise TypeError(f"parents[{i}] is {vector!r}, must be an integer, the cluster index of a child")
     if vectors and all(map(_number, vectors)):
         return {"parents": vectors}
     return {f"parents[{i}]": vector for i, vector in enumerate(vectors)}

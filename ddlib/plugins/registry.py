@@ -133,7 +133,7 @@ def get(kind: str, name: str) -> Any:
         loaded = point.load()
     except (Exception, SystemExit) as error:  # a third-party module may raise anything on import
         raise ImportError(f"{origin} does not load: {type(error).__name__}: {error}") from error
-    base = _BASES[kind]
+    base = _base(kind)
     if base is None and not callable(loaded):
         raise ImportError(f"{origin} is {loaded!r}, must be a class or a function")
     if base is not None and not (isinstance(loaded, type) and issubclass(loaded, base)):
@@ -167,12 +167,12 @@ def is_registered(kind: str, name: str) -> bool:
 
 def made(kind: str) -> type[Any] | None:
     """Return the base class of the objects of a kind; None for backbones, which are arbitrary callables."""
-    return _BASES[kind] or _MADE.get(kind)
+    return _base(kind) or _MADE.get(kind)
 
 
 def package_of(kind: str) -> str:
     """Return the package of a kind's classes: ``ddlib.<kind>``; ``ddlib.samplers`` for correctors and lengths."""
-    base = _BASES[kind]
+    base = _base(kind)
     return f"ddlib.{kind}" if base is None else ".".join(base.__module__.split(".")[:2])
 
 
@@ -231,7 +231,7 @@ def _also(kind: str) -> Sequence[str]:
 
 def _claims(kind: str) -> dict[str, list[EntryPoint]]:
     """Return the entry points by name, several if packages disagree."""
-    require(kind in GROUPS, f"kind is {kind!r}, must be one of {', '.join(GROUPS)}")
+    _base(kind)
     claims: dict[str, list[EntryPoint]] = {}
     for point in declared(f"ddlib.{kind}", tuple(sys.path)):
         if (_plugins() and _package(point) != "ddlib") or (_package(point) == "ddlib" and _is_here(point)):
@@ -239,6 +239,16 @@ def _claims(kind: str) -> dict[str, list[EntryPoint]]:
             if point.value not in (other.value for other in same):
                 same.append(point)
     return claims
+
+
+def _base(kind: str) -> type[Any] | None:
+    """Return the base class of a kind, None without one.
+
+    Raises:
+        ValueError: unknown kind.
+    """
+    require(kind in GROUPS, f"kind is {kind!r}, must be one of {', '.join(GROUPS)}")
+    return _BASES[kind]
 
 
 def _is_here(point: EntryPoint) -> bool:

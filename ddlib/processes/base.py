@@ -234,7 +234,8 @@ class ForwardProcess(Float64Module, Part):
                 b, i = (int(v) for v in impossible.nonzero()[0])
                 raise ValueError(
                     f"z[{b}, {i}] = {int(z[b, i])} has probability 0 given x[{b}, {i}] = {int(x[b, i])} "
-                    f"at t = {float(unsqueeze_times(t).expand_as(z)[b, i])}: z must be drawn by process.sample(x, t)"
+                    f"at t = {float(unsqueeze_times(t).expand_as(z)[b, i])}: z must be drawn by process.sample(x, t) "
+                    "of the same process"
                 )
 
     def check_forwards(self, z: Tokens, s: Times, t: Times) -> None:

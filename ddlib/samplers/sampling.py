@@ -174,6 +174,8 @@ def sample(
     processors = LogitProcessors(process, forbidden, repetition_penalty, vetoes, shape[1])
     target = torch.device(device) if device is not None else process.device if prompt is None else prompt.device
     here = process.device
+    there = target.type != "cuda" or torch.cuda.is_available()
+    require(there, f"device is {target}, by prompt or device, and this PyTorch has none of that type")
     require(
         target.type == here.type and (target.index is None or target.index == here.index),
         f"sampling is on {target}, by prompt or device, and the process on {here}: use process.to({str(target)!r})",

@@ -38,6 +38,12 @@ def check_indices(what: str, index: Tensor, size: int, name: str) -> None:
     check_range(what, index, 0, size, f"must lie in 0..{name}-1={size - 1}")
 
 
+def check_noisy(z: Tensor, num_states: int) -> None:
+    """Raise ValueError for numbers that are not states of the network, on a CPU."""
+    rule = f"must lie in 0..num_states-1={num_states - 1} of the network, which must be those of the process"
+    check_range("z holds states", z, 0, num_states, rule)
+
+
 def check_memory(memory: Tensor, shape: tuple[int, ...], taken: bool, plain: bool) -> None:
     """Raise ValueError for features of a previous call that the network or the call does not take."""
     if not taken:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ddlib_models.attention.backends import Attention, kept_mask
 from ddlib_models.attention.masks import ByBlocks
-from ddlib_models.dit.checks import check_indices
+from ddlib_models.dit.checks import check_indices, check_noisy
 from ddlib_models.dit.positions import Positions
 from ddlib_models.kv_cache import Cache, Slot
 from ddlib_models.window_cache import WindowCache, WindowSlot
@@ -72,7 +72,7 @@ class InputBuilder:
                 f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected {total} and ({packing.num_sequences},), "
                 "as given by cu_seqlens, or a time per position"
             )
-        check_indices("z holds states", z, self.num_states, "num_states")
+        check_noisy(z, self.num_states)
         return ModelInputs(z, t, packing.position, [None] * self.depth, packing.owner, packing.mask, None, packing.mask)
 
     def row(
@@ -145,4 +145,4 @@ class InputBuilder:
     def _check(self, z: Tensor, t: Tensor) -> None:
         if z.ndim != 2 or t.shape not in (z.shape[:1], z.shape):
             raise ValueError(f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (B, L) and (B,) or (B, L)")
-        check_indices("z holds states", z, self.num_states, "num_states")
+        check_noisy(z, self.num_states)

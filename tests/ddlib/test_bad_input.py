@@ -83,6 +83,8 @@ HIERARCHY = r"""
     Tree({0: 0, 1: 0, 2: 1}) | TypeError | parents is a dict.*one vector per edge, or a single vector
     Tree(torch.tensor(3)) | TypeError | parents is a Tensor.*one vector per edge
     Tree("001") | TypeError | parents is a str.*one vector per edge
+    dd.presets.hdlm(["a", "b", "a"]) | TypeError | parents\[0\] is 'a', must be an integer, the cluster index of a child
+    dd.presets.hdlm([0, 0, 1], gamma=-1) | ValueError | gamma is -1, must be in \[0.001, 1000\]
     dd.presets.hdlm(3) | TypeError | parents is a int.*one vector per edge
     dd.presets.hdlm([[0, 0, 1], [0, 0]]) | ValueError | parents holds 2 levels of clusters, must hold one
     Tree([]) | ValueError | parents is empty.*Flat
@@ -334,6 +336,12 @@ def test_values_are_looked_at_on_the_cpu_or_when_debugging(monkeypatch):
     assert checks.visible(near) and checks.visible(far)
     dd.debug(False)
     assert checks.visible(near) and not checks.visible(far)
+
+
+def test_a_device_that_pytorch_lacks_is_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="device is cuda, by prompt or device, and this PyTorch has none of that type"):
+        generate(device="cuda")
 
 
 @pytest.mark.slow

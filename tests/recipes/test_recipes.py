@@ -356,7 +356,7 @@ def test_a_recipe_is_frozen_plain_values():
 
 REFUSED = {
     "xi": (["--process.xi", "1.5"], "process: xi of parents[0] is 1.5, must be in (0, 1]"),
-    "gamma": (["--process.gamma", "0"], "process: speed[0] is 0.0, must be in [0.001, 1000]"),
+    "gamma": (["--process.gamma", "0"], "process: gamma is 0.0, must be in [0.001, 1000]"),
     "levels": (["--process.clusters", "8", "4"], "process: parents holds 2 levels of clusters, must hold one"),
     "words": (["--process.clusters", "2000"], "every level must be coarser"),
     "heads": (["--model.heads", "7"], "model: dim=32, heads=7"),
