@@ -12,7 +12,8 @@
 # make bench-gpu    the same on a GPU
 # make clean        remove .venv, builds and caches
 #
-# Variables: PYTHON (interpreter of .venv), PYTEST_ARGS, PIP_ARGS, MUTANTS (e.g. 'ddlib.objective.nelbo.*').
+# Variables: VENV (.venv, the environment), PYTHON (its interpreter), PYTEST_ARGS, PIP_ARGS,
+# MUTANTS (e.g. 'ddlib.objective.nelbo.*').
 
 PYTHON      ?= python3
 PYTEST_ARGS ?= -n 2 --dist worksteal
@@ -106,5 +107,5 @@ bench-gpu: $(VENV)/.stamp-dev
 	$(BIN)/python -m benchmarks.table --docs docs
 
 clean:
-	rm -rf $(VENV) mutants build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-docs mutants build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
