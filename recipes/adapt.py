@@ -119,6 +119,10 @@ def corpus_for(
         raise ValueError(f"--held-out {held_out}: must be at least 2, the mean over one document has no standard error")
     vocabulary = load_tokenizer(name, revision).get_vocab()
     theirs = AutoTokenizer.from_pretrained(name, trust_remote_code=False, revision=revision or "main")
+    if theirs.chat_template:
+        print(
+            f"warning: --from {name}: its chat template is not kept, so --chat does not take the run", file=sys.stderr
+        )
     ends = [token for token in (*ENDINGS, theirs.eos_token) if token in vocabulary]
     if not ends:
         raise ValueError(
@@ -138,7 +142,7 @@ def check(name: str, recipe: Recipe) -> None:
 
     Raises:
         ModuleNotFoundError: adapters are requested and peft is not installed.
-        OSError: a folder with weights in a pickle alone.
+        OSError: no such model; a folder with weights in a pickle alone.
         ValueError: no causal language model; its tokenizer has more tokens than its table rows; or see ``CausalLM``.
     """
     import torch
@@ -146,9 +150,11 @@ def check(name: str, recipe: Recipe) -> None:
     from ddlib_models.hf.base import hub_options, plain, transformers_config
     from ddlib_models.hf.causal_lm import CausalLM
     from ddlib_models.io.safetensors import WHOLE, check_pickled
+    from recipes.data.hub import check_there
     from recipes.data.tokens import load_tokenizer
 
     revision = recipe.model.get("revision")
+    check_there(f"--from {name}", name, "config.json", revision)
     architecture = plain(transformers_config(CausalLM, name, hub_options(revision)))
     rows = CausalLM.configuration(architecture).get_text_config().vocab_size
     size = load_tokenizer(name, revision).get_vocab_size()

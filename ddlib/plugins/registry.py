@@ -120,7 +120,8 @@ def get(kind: str, name: str) -> Any:
             message has the packages and the reason.
     """
     claims = _claims(kind)
-    require(name in claims, _missing(kind, name, list(claims)))
+    if name not in claims:
+        raise ValueError(_missing(kind, name, list(claims)))
     point, *others = claims[name]
     if others:
         packages = " and ".join(f"{_package(p)} ({p.value})" for p in (point, *others))
@@ -263,7 +264,9 @@ def _plugins() -> bool:
 
 def _missing(kind: str, name: str, names: list[str]) -> str:
     near = get_close_matches(name, names, 1)
+    others = [group for group in GROUPS if name in _claims(group)]
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(names)) or 'none'}"
+    hint = f"which is one of {' and '.join(others)}; {hint}" if others else hint
     return f"nothing in {kind} is called {name!r}, {hint}" + ("" if _plugins() else " (DDLIB_PLUGINS=0 hides plug-ins)")
 
 

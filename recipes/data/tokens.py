@@ -12,6 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from recipes.data.corpora import Corpus
 from recipes.data.detokenize import DETOKENIZERS
+from recipes.data.hub import check_there
 from recipes.data.sequences import ENDS
 from recipes.data.text import train_tokenizer
 from recipes.data.unknown import Symbols
@@ -52,8 +53,8 @@ def load_tokenizer(name: str, revision: str | None = None) -> Tokenizer:
         revision: branch, tag or commit of the model on the hub.
 
     Raises:
-        FileNotFoundError: a file or folder without a tokenizer.
-        ValueError: a file that is not a tokenizer, or a name that is not on the hub.
+        FileNotFoundError: a file or folder without a tokenizer, or a name that is not on the hub.
+        ValueError: a file that is not a tokenizer, or a model on the hub without one.
     """
     path = Path(name)
     path = path / "tokenizer.json" if path.is_dir() else path
@@ -65,6 +66,7 @@ def load_tokenizer(name: str, revision: str | None = None) -> Tokenizer:
     elif path.name.endswith(".json"):
         raise FileNotFoundError(f"tokenizer={name!r}: there is no file {path}")
     else:
+        check_there(f"tokenizer={name!r}", name, "tokenizer.json", revision)
         try:
             tokenizer = Tokenizer.from_pretrained(name, **({} if revision is None else {"revision": revision}))
         except Exception as error:

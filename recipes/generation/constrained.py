@@ -77,11 +77,14 @@ class Constraint:
         """The JSON schema.
 
         Raises:
+            OSError: no file that can be read.
             ValueError: a file that is not JSON in UTF-8.
         """
         assert self.json_schema is not None
         try:
             return json.loads(self.json_schema.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise type(error)(f"{self.name}: cannot be read: {error.strerror}") from error
         except ValueError as error:  # also what is no UTF-8
             raise ValueError(f"{self.name}: must be a file of JSON: {error}") from error
 

@@ -110,6 +110,8 @@ def read_prompts(path: Path) -> tuple[str, ...]:
     """
     try:
         found = tuple(line for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip())
+    except OSError as error:
+        raise type(error)(f"prompts={path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"prompts={path}: must be text in UTF-8: {error}") from error
     if not found:

@@ -118,7 +118,8 @@ class LoadedModel:
         """
         if not implements(self.tokenizer, HasChatTemplate):
             raise ValueError(
-                f"chat: the tokenizer of {self.name} has no chat template, so messages cannot be formatted"
+                f"chat: the tokenizer of {self.name} has no chat template, so messages cannot be formatted: "
+                "runs keep none, also those of recipes.adapt"
             )
         return self.tokenizer.format_chat(messages, answers)
 

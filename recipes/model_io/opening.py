@@ -92,8 +92,8 @@ def open_saved(
     if folder.is_file():
         raise FileNotFoundError(f"{source} is a file, must be the folder of a run or of a model")
     if not folder.is_dir():
-        if folder.is_absolute() or len(folder.parts) != 2:
-            raise FileNotFoundError(f"no folder {source}, and not an owner/name on the hub")
+        if folder.is_absolute() or len(folder.parts) > 2:
+            raise FileNotFoundError(f"no folder {source}, and not a name or owner/name on the hub")
         try:
             folder = Path(snapshot_download(str(source), revision=revision, ignore_patterns=UNREAD))
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, ConnectionError) as error:

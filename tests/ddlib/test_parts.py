@@ -148,6 +148,8 @@ def build(values):
 test_an_error_names_the_place_the_value_and_the_rule = refuses(r"""
     build({"kind": "hdlm", "gama": 2}) | ValueError | process.gama: no such key; did you mean gamma?
     build({"kind": "hdlm", "zzz": 2}) | ValueError | process.zzz: no such key; hdlm has clusters, gamma, xi
+    dd.parts.build("samplers", "confidence:probability,threshold=0.9")
+        | ValueError | 'probability' has no key, write score=probability beside other keys
     build("hdml:gamma=2") | ValueError | process.kind: nothing in processes is called 'hdml', did you mean 'hdlm'
     build("mdml:0.5") | ValueError | process.kind: nothing in processes is called 'mdml', did you mean 'mdlm'
     build({"kind": "hdml"}) | ValueError | process.kind: nothing in processes is called 'hdml', did you mean 'hdlm'

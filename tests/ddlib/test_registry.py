@@ -90,6 +90,7 @@ def test_the_off_switch_keeps_the_entry_points_of_ddlib(kind, install, monkeypat
 
 
 test_a_missing_name_is_answered_with_the_nearest_or_with_all = refuses(r"""
+    registry.get("samplers", "gibbs") | ValueError | nothing in samplers is called 'gibbs', which is one of correctors;
     registry.get("schedules", "liner") | ValueError | nothing in schedules is called 'liner', did you mean 'linear'
     registry.get("schedules", "xyzzy") | ValueError | called 'xyzzy', there are cosine, .*linear
     dd.build("process", "masked") | ValueError | kind is 'process', must be one of schedules, hierarchies

@@ -11,13 +11,21 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import AddedToken
 from training_runs import curve
-from transformers import AutoModelForCausalLM, BertConfig, BertForMaskedLM, LlamaConfig, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    LlamaConfig,
+    PreTrainedTokenizerFast,
+)
 
 import ddlib as dd
 from recipes import adapt, evaluate, generate, owt, train
 from recipes import prepare as prepare_command
 from recipes.data import Source, prepare
 from recipes.data.text import train_tokenizer
+from recipes.data.tokens import load_tokenizer
 from recipes.logging import read_metrics
 from recipes.model_io import open_saved
 
@@ -258,6 +266,33 @@ def test_other_models_and_too_little_text_are_refused_by_name(llama):
 def test_more_tokens_than_positions_are_refused_by_name(llama):
     message = "data.length=32: must be at most 24, the positions of the network"
     refused(message, "--from", "llama", "--data.length", "32")
+
+
+def test_a_chat_template_that_is_lost_is_said(llama, capsys):
+    assert "chat template" not in corpus_warning(capsys)
+    tokenizer = AutoTokenizer.from_pretrained("llama")
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    tokenizer.save_pretrained("llama")
+    assert "its chat template is not kept, so --chat does not take the run" in corpus_warning(capsys)
+
+
+def corpus_warning(capsys) -> str:
+    adapt.corpus_for("llama", "texts", 2)
+    return capsys.readouterr().err
+
+
+def test_a_model_that_is_not_there_costs_one_request(llama, monkeypatch):
+    tries = []
+
+    def unreachable(self, name, timeout):
+        tries.append(name)
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", unreachable)
+    refused(r"--from m/none: no folder m/none, and the hub does not answer", "--from", "m/none")
+    with pytest.raises(FileNotFoundError, match=r"tokenizer='gpt2': no folder gpt2, and the hub does not answer"):
+        load_tokenizer("gpt2")
+    assert tries == ["m/none", "gpt2"]
 
 
 def test_help_needs_no_model(capsys):

@@ -222,7 +222,7 @@ def test_schemas_are_refused_before_a_model_is_read(tmp_path, content, message):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=rf"json_schema=.*schema.json: {message}"):
         Options(run="nowhere", json_schema=path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"json_schema=.*none.json: cannot be read: No such file"):
         Options(run="nowhere", json_schema=tmp_path / "none.json")
 
 

@@ -76,8 +76,9 @@ def _read(group: str, given: Any, run: Any, place: str, faults: list[str]) -> An
         return given
     try:
         values = expand(group, given, run) if isinstance(given, str) else dict(given)
-    except (TypeError, ValueError):
-        faults.append(f"{place}: must be a name or a mapping with the key kind, got {given!r}")
+    except (TypeError, ValueError) as error:
+        rule = error if isinstance(given, str) else f"must be a name or a mapping with the key kind, got {given!r}"
+        faults.append(f"{place}: {rule}")
         return {}
     if not isinstance(values.get("kind"), str):
         faults.append(f"{place}.kind: is missing, must be a name that `python -m ddlib` lists or package.module:object")

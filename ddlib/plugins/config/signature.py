@@ -87,9 +87,13 @@ def expand(group: str, text: str, run: Any = None) -> dict[str, Any]:
     pairs = [piece.partition("=") for piece in _pieces(rest)]
     if all(key.strip().isidentifier() and sign for key, sign, _ in pairs):
         return {"kind": name} | {key.strip(): parse(value.strip()) for key, _, value in pairs}
-    first = next(iter(keys(group, name, run).values()), None)
+    known = keys(group, name, run)
+    first = next(iter(known.values()), None)
     if first is None:
         raise ValueError(f"{text!r}: {name} takes no argument")
+    if any(sign and key.strip() in known for key, sign, _ in pairs):
+        bare = next(key for key, sign, _ in pairs if not sign or not key.strip().isidentifier())
+        raise ValueError(f"{text!r}: {bare!r} has no key, write {first.name}={bare.strip()} beside other keys")
     return {"kind": name, first.name: rest if first.annotation is str else parse(rest)}
 
 
