@@ -1,5 +1,6 @@
 """Density of times with the least variance of the bound, from the moments of the bound's integrand."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -29,7 +30,9 @@ def density(process: Any, length: int, divergences: Sequence[float] | None, chan
     """Compute ``ForwardProcess.time_density``."""
     check_count("length", length)
     check_number("chance", chance, 0.01, 1, "in [0.01, 1]")
-    edges, inside = grid(process.device, _apart(process.breaks))
+    # a time that is rounded to the end of a window has the integrand before that end, and so belongs to that cell
+    ends = [math.nextafter(end, 1) for end in _apart(process.breaks)[1:]]
+    edges, inside = grid(process.device, [0.0, *ends])
     mean, square = process.time_moments(inside, divergences)
     return table(edges, mean, square, length, chance)
 

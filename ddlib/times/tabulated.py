@@ -13,7 +13,7 @@ from ddlib.utils.validation import require
 
 
 class Tabulated(TimeDensity):
-    """Histogram density: constant between edges, and at an edge that of the cell before it.
+    """Histogram density: constant between edges.
 
     Distribution function, inverse and weight are exact. So if the table approximates another density, a coarse table
     increases the variance but does not change the expectation. ``process.time_density`` returns such tables.
@@ -71,9 +71,7 @@ class Tabulated(TimeDensity):
         return [cls([0.0, 1.0], [1.0]), cls([0.0, 0.1, 0.5, 1.0], [3.0, 1.0, 2.0])]
 
     def density(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        # a time that float32 rounds to the end of a window has the integrand before that end
-        cell = torch.searchsorted(self.edges.to(t.device), t.contiguous()) - 1
-        return self._heights.to(t.device)[cell.clamp_min(0)]
+        return self._heights.to(t.device)[self._cell(self.edges, t)]
 
     def cumulative(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         return self._interpolate(self.edges, self._reached, t)
