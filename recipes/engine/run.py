@@ -287,13 +287,13 @@ class Run:
 
     def clipped(self) -> list[str]:
         """Return a message if the weighting clips most weights of the last noisy tokens."""
-        weights, limit = self.weights(), self.objective.weighting.limit
+        weights, limit = self.weights().detach(), self.objective.weighting.limit
         if not len(weights) or (share := float((weights > limit).float().mean())) <= 0.5:
             return []
+        median = float(weights.median())
         return [
-            f"loss.weighting clips {100 * share:.0f} % of the weights of noisy tokens at {limit:g}, their median is "
-            f"{float(weights.median()):.3g}: the loss is far from the bound. Without loss.weighting a recipe trains on "
-            "the bound, unless a paper published its process with a clip"
+            f"loss.weighting clips {100 * share:.0f} % of the weights of noisy tokens at {limit:g} (median "
+            f"{median:.3g}): the loss is far from the bound, which loss.weighting: clip, without a limit, trains on"
         ]
 
     @contextmanager
