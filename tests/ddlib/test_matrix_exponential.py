@@ -243,7 +243,8 @@ def test_ordinal_noise_at_hundreds_of_states_has_the_bound_of_its_entropy():
     """Birth and death at rate 2,000 on 0..255: 0.1.0 gave 15.2 nats for the flat distribution, log 256 = 5.545."""
     from ddlib.verification.claims.objective.bound import integrated, removed
 
-    process, point = RateMatrix(walk(256, 2000.0), dd.schedules.Linear()), {"reach": 9.0, "words": 2, "nodes": 40}
+    process = RateMatrix(walk(256, 2000.0), dd.schedules.Linear())
+    point = {"largest log-odds of t": 9.0, "most tokens": 2, "most nodes": 40}
     flat = torch.full((256,), 1 / 256, dtype=F64)
     value, a, b, change = integrated(process, point, lambda z, t: flat.log().expand(*z.shape, -1), "cavity")
     lost = removed(process, a, flat) - removed(process, b, flat)
