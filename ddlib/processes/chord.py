@@ -11,7 +11,7 @@ from ddlib.schedules import Schedule
 WIDTH = 2.0**-11
 """Width of a chord at an end of a window, 2^13 spacings of float32 below 1."""
 
-_NEAR = torch.tensor([1e-4, 1e-7], dtype=torch.float64)
+_NEAR = torch.tensor([1e-4, 1e-7], dtype=torch.float64, device="cpu")
 """Distances from an end at which exponents are measured, relative to the length of the window."""
 
 _FINITE = 0.99
@@ -33,7 +33,9 @@ class Chord(Schedule):
     def __init__(self, schedule: Schedule, speed: float | Tensor, low: float, high: float) -> None:
         self.schedule, self.speed = schedule, speed
         self.low, self.high = low, high
-        self._before, self._after = schedule.hazard(torch.tensor([low, high], dtype=torch.float64))
+        # scalars of the CPU are constants on every device, to which a process may be moved later
+        ends = torch.tensor([low, high], dtype=torch.float64, device="cpu")
+        self._before, self._after = schedule.hazard(ends)
         passed = self._after - self._before
         passed = passed * speed if bool(passed.isfinite()) else passed  # infinity has no derivative by the speed
         self._stay, self._leave = torch.exp(-passed), -torch.expm1(-passed)
