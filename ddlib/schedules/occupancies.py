@@ -7,7 +7,7 @@ import sympy
 
 from ddlib.schedules.rate import Rate
 from ddlib.schedules.symbol import TIME
-from ddlib.schedules.symbolic import limit, parsed
+from ddlib.schedules.symbolic import digits, limit, parsed
 from ddlib.utils.validation import require
 
 _TIMES = [1e-6, 1e-4, *(k / 64 for k in range(1, 64)), 1 - 1e-4, 1 - 1e-6]
@@ -72,7 +72,7 @@ class Occupancies:
     def _check(self) -> None:
         sides = self.occupancies, self.fluxes
         levels, fluxes = ([sympy.lambdify(TIME, each, "mpmath") for each in side] for side in sides)
-        with mpmath.workdps(40):
+        with digits(40):
             for t in map(mpmath.mpf, _TIMES):
                 shares, flows = [level(t) for level in levels], [flux(t) for flux in fluxes]
                 for i, (share, flow) in enumerate(zip(shares, flows, strict=True)):

@@ -1,9 +1,12 @@
 """Schedule given by its rate."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Self
 
 import mpmath
+import numpy as np
 import sympy
 import torch
 from numpy.polynomial import chebyshev
@@ -11,12 +14,18 @@ from torch import Tensor
 
 from ddlib.schedules.base import Schedule
 from ddlib.schedules.symbol import TIME
-from ddlib.schedules.symbolic import exact_text, parsed
+from ddlib.schedules.symbolic import compiled, digits, exact_text, parsed
 from ddlib.utils.bisection import bisected
 from ddlib.utils.validation import require
 
 _DEGREE, _HALVINGS, _DIGITS = 16, 64, 50
 """Degree of the polynomial of a panel; panels towards t = 0; decimal digits in which the formula is evaluated."""
+
+_PANELS, _ERROR, _TINY = 4096, 2e-13, 1e-280
+"""Largest number of panels; largest relative error of a polynomial; rates below the last need no accuracy."""
+
+_TESTED, _SPACING = 8, 2.0**-17
+"""Number of times at which a polynomial is compared with its formula; distance of the times that these are among."""
 
 
 class Rate(Schedule):
@@ -24,16 +33,19 @@ class Rate(Schedule):
 
     ``Hierarchical.from_occupancies`` makes the schedules of its edges in this way. The formula is evaluated in 50
     decimal digits when the object is made, at Chebyshev points of panels that halve towards both ends, and integrated
-    as polynomials of degree 16. So formulas that cancel near an end lose no digits: rate and hazard are accurate to
-    about 1e-13, also for a rate such as ``1/(1 - t)`` that has no finite value at t = 1.
+    as polynomials of degree 16. A panel is halved until its polynomial agrees with the formula. So formulas that cancel
+    near an end lose no digits, also for a rate such as ``1/(1 - t)`` that has no finite value at t = 1: the hazard is
+    accurate to about 1e-13 from t = 1e-16 on, and so is the rate where it is not small beside a peak next to it. Peaks
+    that are wider than 1e-5 are found.
 
     Args:
         formula: the rate, in jumps per unit of time, e.g. ``"1/(1 - t)"``, or a sympy expression in the symbol t. It is
-            positive inside (0, 1), smooth, and its integral over time is infinite.
+            positive inside (0, 1), smooth, and its integral is finite up to any t < 1 and infinite up to t = 1.
 
     Raises:
         TypeError: neither a string nor a sympy expression.
-        ValueError: not a formula in t; a rate that is negative or no number; a finite integral.
+        ValueError: not a formula in t; a rate that is negative or no number; a finite integral; a formula that 4,096
+            panels do not resolve, with the time.
 
     Example:
         >>> Rate("2/(1 - t)").alpha(torch.tensor([0.0, 0.5, 1.0]))
@@ -96,26 +108,94 @@ class Rate(Schedule):
 
 def _panels(rate: sympy.Expr, formula: str) -> tuple[Tensor, Tensor, Tensor]:
     """Edges of the panels, and the Chebyshev series of rate and hazard in each."""
-    halves = 0.5 ** torch.arange(1, _HALVINGS + 1, dtype=torch.float64)
-    late = 1 - halves[:53]
-    grid = torch.cat([halves.new_zeros(1), halves, late]).unique()
-    function = sympy.lambdify(TIME, rate, "mpmath")
-    rates, hazards, total = [], [], 0.0
-    with mpmath.workdps(_DIGITS):  # the points too: a caller may work in another precision
-        points, matrix = _chebyshev()
-        for low, high in zip(grid[:-1].tolist(), grid[1:].tolist(), strict=True):
-            a, b = mpmath.mpf(low), mpmath.mpf(high)
-            values = torch.tensor([_value(function, a + (b - a) * x, formula) for x in points], dtype=torch.float64)
-            series = (matrix * values).sum(1)
-            rates.append(series)
+    grid, rates, hazards, total = [0.0], [], [], 0.0
+    with digits(_DIGITS):
+        for low, high, series in _resolved(rate, formula):
             integral = torch.tensor(chebyshev.chebint(series.numpy(), lbnd=-1, scl=(high - low) / 2))
             integral[0] += total
-            hazards.append(integral)
             total = float(chebyshev.chebval(1.0, integral.numpy()))
+            grid.append(high)
+            rates.append(series)
+            hazards.append(integral)
     require(
-        total > 30, f"formula {formula} has the integral {total:.3g} over time, must be infinite: alpha(1) is not 0"
+        total > 30 or _diverges(rate),
+        f"formula {formula} has the integral {total:.3g} over time, must be infinite: alpha(1) is not 0",
     )
-    return grid, torch.stack(rates), torch.stack(hazards)
+    return torch.tensor(grid, dtype=torch.float64), torch.stack(rates), torch.stack(hazards)
+
+
+def _resolved(rate: sympy.Expr, formula: str) -> Iterator[tuple[float, float, Tensor]]:
+    """Yield panels from t = 0 to 1, as start, end and Chebyshev series, halved until the series has the accuracy."""
+    halves = 0.5 ** torch.arange(1, _HALVINGS + 1, dtype=torch.float64)
+    edges = torch.cat([halves.new_zeros(1), halves, 1 - halves[:53]]).unique().tolist()
+    waiting = list(pairwise(edges))[::-1]
+    function, rough = sympy.lambdify(TIME, rate, "mpmath"), _in_float64(rate)
+    points, matrix = _chebyshev()
+    beginning = 2.0**-53 * _value(function, 2.0**-53, formula)
+    made = 0
+    while waiting:
+        low, high = waiting.pop()
+        a, b = mpmath.mpf(low), mpmath.mpf(high)
+        values = torch.tensor([_value(function, a + (b - a) * x, formula) for x in points], dtype=torch.float64)
+        series = (matrix * values).sum(1)
+        times, found, scale = _doubtful(series, rough, low, high)
+        exact = torch.tensor([_value(function, time, formula) for time in times.tolist()], dtype=torch.float64)
+        error = float(((found - exact).abs() / (exact + scale)).max())
+        # no polynomial has an integrable singularity at 0, but it has no weight in panels that are short enough
+        accurate = error <= _ERROR or (low == 0 and high * _value(function, high, formula) <= 1e-15 * beginning)
+        middle = (low + high) / 2
+        made += 1
+        if not accurate and low < middle < high and made < _PANELS:
+            waiting += [(middle, high), (low, middle)]
+            continue
+        # the last panels before t = 1 cannot be halved in float64, and where the rate is so steep alpha is 0
+        require(
+            accurate or (error <= 1e-6 and middle in (low, high)),
+            f"formula {formula} is not resolved by {_PANELS} panels: near t = {low:.6g} it varies too fast, must be "
+            "smooth inside (0, 1) and have a finite integral up to any t < 1",
+        )
+        yield low, high, series
+
+
+def _doubtful(
+    series: Tensor, rough: Callable[[Tensor], Tensor], low: float, high: float
+) -> tuple[Tensor, Tensor, float]:
+    """Return the time in each eighth of a panel at which a series deviates most from the formula in float64.
+
+    Returns:
+        the times, the rates there by the series, and 3 % of its maximum in the panel, where small rates lose digits.
+    """
+    count = max(32, math.ceil((high - low) / _SPACING / _TESTED))
+    times = low + (high - low) * (torch.arange(_TESTED * count, dtype=torch.float64) + 0.5) / (_TESTED * count)
+    place = 2 * (times - low) / (high - low) - 1
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = torch.from_numpy(chebyshev.chebval(place.numpy(), series.numpy()))
+    scale = 0.03 * float(found.abs().max()) + _TINY
+    deviation = ((rough(times) - found).abs() / (found.abs() + scale)).nan_to_num(torch.inf)
+    worst = deviation.view(_TESTED, count).argmax(1) + count * torch.arange(_TESTED)
+    return times[worst], found[worst], scale
+
+
+def _in_float64(rate: sympy.Expr) -> Callable[[Tensor], Tensor]:
+    """Compile a formula for torch; the function returns NaN if torch has no function of that name."""
+    function = compiled(rate)
+    try:
+        function(torch.full((1,), 0.5, dtype=torch.float64))
+    except (AttributeError, NameError, TypeError, NotImplementedError):
+        return lambda t: t * torch.nan
+    return function
+
+
+def _diverges(rate: sympy.Expr) -> bool:
+    r"""Return whether the integral up to t = 1 is infinite: the rate grows as :math:`1 / (d \log(1/d))` or faster.
+
+    With d = 1 - t and L = log(1/d), the integral is that of d times the rate over L. It is infinite if this falls no
+    faster than 1/L, so it is compared at two distances of which one has twice the L of the other.
+    """
+    function = sympy.lambdify(TIME, rate, "mpmath")
+    with digits(500):
+        near, far = (mpmath.mpf(10) ** -places for places in (100, 200))
+        return bool(far * function(1 - far) >= near * function(1 - near) / 2.0001)
 
 
 def _chebyshev() -> tuple[list[Any], Tensor]:
@@ -128,10 +208,13 @@ def _chebyshev() -> tuple[list[Any], Tensor]:
 
 def _value(function: Callable[[Any], Any], t: Any, formula: str) -> float:
     try:
-        value = function(t)
+        value = function(mpmath.mpf(t))
         real = mpmath.im(value) == 0 or abs(mpmath.im(value)) < 1e-30 * abs(value)
         found = float(mpmath.re(value)) if real else float("nan")
     except (ValueError, ZeroDivisionError, TypeError, OverflowError):
         found = float("nan")
-    require(found >= 0, f"formula {formula} is {found:.6g} at t = {float(t):.6g}, must be a rate of at least 0")
+    require(
+        0 <= found < math.inf,
+        f"formula {formula} is {found:.6g} at t = {float(t):.6g}, must be a rate of at least 0, and finite",
+    )
     return found

@@ -2,7 +2,9 @@
 
 import ast
 import operator
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 import mpmath
@@ -37,6 +39,7 @@ _FUNCTIONS = {
     ]
 }
 _CONSTANTS = {"t": TIME, "pi": sympy.pi, "e": sympy.E}
+_PRECISION = threading.RLock()
 _OPERATORS = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -85,12 +88,19 @@ def _build(node: ast.expr, text: str) -> sympy.Expr:
     raise ValueError(f"formula {text!r} holds {ast.unparse(node)!r}, must be built from numbers, + - * / **, {known}")
 
 
-def _compile(expression: sympy.Expr) -> Callable[[Tensor], Tensor]:
+def compiled(expression: sympy.Expr) -> Callable[[Tensor], Tensor]:
     """Compile an expression to a torch function of one tensor; constants become tensors of the input's shape."""
     # torch.exp(1) raises an error: exact numbers of sympy are evaluated first
     folded = expression.replace(lambda e: e.is_number and not e.is_Rational, lambda e: sympy.N(e, 20))
     function = sympy.lambdify(TIME, folded, modules="torch", cse=True)
     return lambda t: function(t) * torch.ones_like(t)
+
+
+@contextmanager
+def digits(count: int) -> Iterator[None]:
+    """Context manager in which mpmath has this precision, in decimal digits; one thread at a time, as it is global."""
+    with _PRECISION, mpmath.workdps(count):
+        yield
 
 
 def limit(expression: sympy.Expr, point: int, wanted: int) -> tuple[Any, bool]:
@@ -108,8 +118,8 @@ def _tail(expression: sympy.Expr, terms: int = 12) -> tuple[float, list[float]] 
     A formula such as 1 - sin(pi t / 2) suffers from cancellation where alpha is close to 0; its series does not.
     Returns None if there is no such series, as for exp(-t / (1 - t)), or if the series agrees with the formula nowhere.
     """
-    formula, exact = _compile(expression), sympy.lambdify(TIME, expression, modules="mpmath")
-    with mpmath.workdps(60):
+    formula, exact = compiled(expression), sympy.lambdify(TIME, expression, modules="mpmath")
+    with digits(60):
         try:
             taylor = mpmath.taylor(lambda d: exact(1 - d), 0, terms)
         except (ValueError, ZeroDivisionError, TypeError):
@@ -197,8 +207,8 @@ class Symbolic(Schedule):
             end, exact = limit(self._expression, point, value)
             require(exact, f"formula {formula} tends to {end} at t = {point}, must be {value}")
         derivative = sympy.diff(self._expression, TIME)
-        self._alpha, self._alpha_prime = _compile(self._expression), _compile(derivative)
-        self._rate = _compile(-sympy.diff(sympy.expand_log(sympy.log(self._expression), force=True), TIME))
+        self._alpha, self._alpha_prime = compiled(self._expression), compiled(derivative)
+        self._rate = compiled(-sympy.diff(sympy.expand_log(sympy.log(self._expression), force=True), TIME))
         self._end, self._late = _tail(self._expression) or (0.0, [0.0, 1.0])
         self.check()
 

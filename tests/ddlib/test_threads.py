@@ -8,6 +8,7 @@ from functools import partial
 from threading import Barrier
 from typing import Any
 
+import mpmath
 import pytest
 import torch
 from fixtures import F64
@@ -18,6 +19,7 @@ from ddlib.integrations.positions import Positions
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import MatrixExponential, RateMatrix
 from ddlib.samplers.constraints.automaton import Automaton
+from ddlib.schedules.symbolic import digits
 from recipes.data.unknown import Symbols
 
 THREADS = 4
@@ -107,3 +109,16 @@ def test_tables_that_threads_fill_together_are_those_of_one_thread(name: str) ->
         found = at_once([partial(use(thread), shared) for thread in range(THREADS)])
         assert_equal(found, expected)
         assert_equal([use(thread)(shared) for thread in range(THREADS)], expected)
+
+
+def test_the_precision_of_mpmath_is_that_of_one_thread_at_a_time():
+    """It is global: a thread that left it restored it for another that was still inside."""
+
+    def precisions(thread: int) -> set[int]:
+        found = set()
+        for _ in range(200):
+            with digits(20 + thread):
+                found |= {mpmath.mp.dps for _ in range(20)}
+        return found
+
+    assert at_once([partial(precisions, thread) for thread in range(THREADS)]) == [{20 + k} for k in range(THREADS)]

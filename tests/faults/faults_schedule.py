@@ -3,7 +3,7 @@
 import torch
 from planting import fault
 
-from ddlib.schedules import Geometric, Linear, Polynomial, Schedule
+from ddlib.schedules import Geometric, Linear, Polynomial, Rate, Schedule, rate
 
 fault("rate = -alpha'/alpha > 0", Linear)(
     the_derivative_has_the_wrong_sign=lambda alpha_prime, self, t: torch.ones_like(t)
@@ -25,3 +25,9 @@ fault("results have the precision of the arguments", Linear)(
 fault("rate = log(sigma_max/sigma_min) sigma(t)", Geometric)(
     the_rate_of_the_geometric_schedule_is_its_hazard=lambda rate, self, t: self.hazard(t)
 )
+
+
+@fault("the hazard is the integral of the rate")
+def the_panels_of_a_rate_with_a_narrow_peak_are_not_halved(patch):
+    patch.setattr(rate, "_ERROR", float("inf"))
+    return Rate("1/(1 - t) + 500*exp(-((t - 0.3)/0.001)**2)")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ddlib.schedules import Schedule
 from ddlib.schedules.symbol import TIME
+from ddlib.schedules.symbolic import digits
 from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype
 from ddlib.verification.framework.dependencies import verifier
@@ -38,7 +39,7 @@ def formula(schedule: Schedule) -> tuple[Callable[[Any], Any], Callable[[Any], A
 def _exact(schedule: Schedule, quantity: Callable[[Any, Any], Any]) -> Tensor:
     """Evaluate ``quantity(alpha, alpha')`` at all times; 400 digits suffice for -log(1 - t^20) at 1e-8."""
     alpha, slope = formula(schedule)
-    with mpmath.workdps(400):
+    with digits(400):
         times = [mpmath.mpf(float(t)) for t in _TIMES]
         return torch.tensor([_real(quantity(alpha(t), slope(t))) for t in times], dtype=torch.float64)
 
