@@ -1,6 +1,5 @@
 """Noise schedules: the probability alpha(t) that a token has not jumped yet (WHEN tokens jump)."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ddlib.schedules.base import Schedule
@@ -9,6 +8,7 @@ from ddlib.schedules.geometric import Geometric
 from ddlib.schedules.linear import Linear
 from ddlib.schedules.polynomial import Polynomial
 from ddlib.schedules.window import Window
+from ddlib.utils.imports import imported
 from ddlib.utils.renamed import module_getattr
 
 if TYPE_CHECKING:
@@ -29,4 +29,4 @@ def __getattr__(name: str) -> Any:
     """Import the classes of formulas on first access, since they import sympy, which takes a while to load."""
     if name not in _LAZY:
         return module_getattr(__name__, {})(name)
-    return getattr(import_module(f"ddlib.schedules.{_LAZY[name]}"), name)
+    return getattr(imported(f"ddlib.schedules.{_LAZY[name]}"), name)

@@ -11,6 +11,7 @@ from torch import Tensor
 from ddlib.arguments import Part
 from ddlib.utils.bisection import bisected
 from ddlib.utils.derivative import derivative
+from ddlib.utils.imports import imported
 from ddlib.utils.repr import shown
 from ddlib.utils.validation import require
 
@@ -96,11 +97,8 @@ class Schedule(Part):
 
     def expression(self) -> Any:
         """``alpha`` as a ``sympy.Expr`` in the symbol ``t`` (real, positive)."""
-        import sympy  # imported here: training does not need it
-
-        from ddlib.schedules.symbol import TIME
-
-        return sympy.sympify(self.alpha(TIME, xp=sympy))
+        sympy = imported("sympy")  # imported here: training does not need it
+        return sympy.sympify(self.alpha(imported("ddlib.schedules.symbol").TIME, xp=sympy))
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

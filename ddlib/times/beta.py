@@ -1,14 +1,15 @@
 """Beta density of times."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Self
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.times.base import TimeDensity
+from ddlib.utils.imports import imported
 from ddlib.utils.validation import check_number
 
 
@@ -43,15 +44,12 @@ class Beta(TimeDensity):
         return torch.exp((self.a - 1) * t.log() + (self.b - 1) * torch.log1p(-t) - self._log_total)
 
     def cumulative(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        from scipy.special import betainc  # imported here: slow to load, and most training does not need it
-
-        return self._by(betainc, t)
+        return self._by("betainc", t)
 
     def inverse(self, u: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        from scipy.special import betaincinv
+        return self._by("betaincinv", u)
 
-        return self._by(betaincinv, u)
-
-    def _by(self, function: Callable[..., Any], values: Tensor) -> Tensor:
+    def _by(self, name: str, values: Tensor) -> Tensor:
+        function = getattr(imported("scipy.special"), name)  # slow to load, and most training does not need it
         found = torch.as_tensor(function(self.a, self.b, values.cpu().numpy()), dtype=torch.float64)
         return found.to(values.device)

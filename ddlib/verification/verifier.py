@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 
 import torch
 
@@ -14,6 +13,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.samplers import Corrector, Length, Sampler
 from ddlib.schedules import Schedule
 from ddlib.times import TimeDensity
+from ddlib.utils.imports import imported
 from ddlib.utils.validation import require
 from ddlib.verification.kinds import KINDS
 from ddlib.verification.report import Report
@@ -66,7 +66,7 @@ def verify(
     for kind in KINDS.values():
         if isinstance(subject, kind.base):
             start = time.perf_counter()
-            run, given = import_module(f"ddlib.verification.claims.{kind.claims}").verify, () if on is None else (on,)
+            run, given = imported(f"ddlib.verification.claims.{kind.claims}").verify, () if on is None else (on,)
             with _one_thread():
                 checks, note = run(subject, level == "full", *given)
             return Report(repr(subject), level, tuple(checks), time.perf_counter() - start, note)

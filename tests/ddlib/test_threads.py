@@ -68,7 +68,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[int], Callable[[Any], Any]]]
     "Automaton.ending": (automaton, lambda thread: lambda a: a.ending(10 * thread + 9)),
     "Positions": (
         lambda: Positions(torch.arange(12)[:, None], passes=8),
-        lambda thread: lambda data: [int(data[12 * k + thread]["input_ids"]) for k in range(8)],
+        lambda thread: lambda data: [int(data[12 * k + thread + 1]["input_ids"]) for k in range(8)],
     ),
     "Children": (
         lambda: Children(dd.hierarchies.Tree([[0, 0, 1, 1], [0, 0]])),

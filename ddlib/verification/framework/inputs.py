@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess
+from ddlib.utils.imports import imported
 from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.claim import Comparison, Point
 from ddlib.verification.framework.reference import states
@@ -95,8 +96,7 @@ def frequencies(quantity: str, axes: tuple[str, ...], counts: Tensor, chance: Te
     With the Bonferroni correction over the cells, a correct distribution is rejected with probability at most
     ``FALSE_ALARM``.
     """
-    from scipy.stats import binom  # imported here: slow to load, and training does not need it
-
+    binom = imported("scipy.stats").binom  # imported here: slow to load, and training does not need it
     chance = chance.to(torch.float64).clamp(0, 1)
     tail = FALSE_ALARM / 2 / max(1, chance.numel())
     expected = chance * draws

@@ -13,6 +13,7 @@ from ddlib.objective.nelbo import nelbo
 from ddlib.paces import Pace, Together
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, unsqueeze_times
+from ddlib.utils.imports import imported
 
 __all__ = [
     "exact_cavity",
@@ -70,7 +71,7 @@ def integrate_forward(process: ForwardProcess, s: float, t: float) -> Tensor:
 
 def _solved(rates: Callable[[float], Tensor], s: float, t: float, size: int, tolerance: float) -> Tensor:
     """Solve dP/du = P Q_u from the identity at s, (S, S)."""
-    from scipy.integrate import solve_ivp  # imported here: slow to load, and training does not need it
+    solve_ivp = imported("scipy.integrate").solve_ivp  # imported here: slow to load, and training does not need it
 
     def flow(u: float, flat: object) -> object:
         return (torch.as_tensor(flat).view(size, size) @ rates(u)).flatten().numpy()

@@ -1,0 +1,44 @@
+"""Imports and calls leave random generators and warning filters as they are."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from cases import slow_but
+
+BEGIN = """
+import random, sys, warnings
+import numpy, torch
+
+def state():
+    generators = random.getstate(), str(numpy.random.get_state()), torch.random.get_rng_state().tolist()
+    return *generators, list(warnings.filters)
+
+before = state()
+"""
+END = """
+changed = [name for name, one, other in zip(("random", "numpy", "torch", "filters"), before, state()) if one != other]
+sys.exit(f"changed: {changed}" if changed else 0)
+"""
+
+
+def assert_unchanged(code: str) -> None:
+    environment = os.environ | {"DDLIB_SHAPECHECK": "0"}  # as users import ddlib: beartype draws from ``random``
+    done = subprocess.run([sys.executable, "-c", BEGIN + code + END], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+CODES = [
+    "import recipes.train",
+    "dd.verify(dd.schedules.Cosine())",
+    "dd.schedules.Rate('1/(1 - t)').expression()",
+    "dd.schedules.Linear().expression()",
+    "dd.times.Beta(2.0, 1.0).cumulative(torch.tensor([0.5], dtype=torch.float64))",
+    "dd.verify(dd.presets.mdlm(3))",
+]
+
+
+@pytest.mark.parametrize("code", slow_but(CODES, *CODES[:2]))
+def test_imports_and_calls_change_no_state_of_others(code: str) -> None:
+    assert_unchanged(f"import ddlib as dd\n{code}")
