@@ -42,7 +42,7 @@ def test_a_published_process_has_the_clip_of_its_paper_and_any_other_the_bound(k
     assert (loss.weighting, loss.times) == (weighting, times) and loss.of("mdlm") == loss
 
 
-def test_what_is_given_stays():
+def test_values_of_the_recipe_are_unchanged():
     assert Loss(weighting="clip:3").of("uniform") == Loss(weighting="clip:3", times="uniform")
     assert Loss(times="bell").of("uniform") == Loss(weighting="clip", times="bell")
     assert Loss(weigh_times=False).of("uniform").times == "uniform"  # another density would be other weights
@@ -62,7 +62,7 @@ def test_another_process_on_the_command_line_has_its_own_default(tmp_path):
         choose({}, smoke, "train", ["--recipe", str(path), "--loss.weighting.high", "7"])
 
 
-def test_the_file_of_a_run_says_all(tmp_path):
+def test_the_file_of_a_run_has_every_value(tmp_path):
     given = recipe(text(tmp_path / "data"), tmp_path / "run", process={"kind": "uniform", "schedule": "linear"})
     run = Run.prepare(given, ALONE)
     assert run.recipe.loss == Loss(weighting="clip", times="optimal") and run.density is not None

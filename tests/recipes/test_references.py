@@ -49,7 +49,7 @@ def test_both_models_are_measured_on_the_tokens_of_the_bound(tmp_path, wrap):
     assert found.unigram == pytest.approx(by_hand(data), rel=1e-5)
 
 
-def test_a_bound_above_a_model_is_said_to_be():
+def test_a_bound_above_a_model_names_the_model():
     found = References(2.3, 2.1)
     assert found.beside(2.0) == "uniform model 2.3000, unigram model 2.1000"
     assert found.beside(2.2).endswith(": the bound is above the unigram model")
@@ -69,7 +69,7 @@ def test_training_and_evaluation_print_both_beside_the_bound(trained, capsys):
     assert "the bound is above the" in " ".join(shown.split())  # four steps teach nothing
 
 
-def test_a_run_that_diverges_says_so_once(tmp_path, capsys):
+def test_a_run_that_diverges_reports_it_once(tmp_path, capsys):
     given = recipe(text(tmp_path / "data"), tmp_path / "run", process="mdlm", steps=20)
     train(replace(given, optimizer=replace(given.optimizer, lr=1.0, warmup=0)))
     shown = capsys.readouterr().out
