@@ -268,7 +268,7 @@ def test_more_tokens_than_positions_are_refused_by_name(llama):
     refused(message, "--from", "llama", "--data.length", "32")
 
 
-def test_a_chat_template_that_is_lost_is_said(llama, capsys):
+def test_a_lost_chat_template_is_warned_of(llama, capsys):
     assert "chat template" not in corpus_warning(capsys)
     tokenizer = AutoTokenizer.from_pretrained("llama")
     tokenizer.chat_template = "{{ messages[0]['content'] }}"
