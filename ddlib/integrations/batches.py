@@ -141,7 +141,7 @@ class DiffusionCollator:
             warn_once(
                 "padding",
                 f"pad_token_id is {self.pad_token_id}, which is also a token of the data: padding is an input of the "
-                "network, which cannot tell it from data; give it a token of its own, in a process with one more",
+                "network, where it looks like data; use a token that the data lacks, in a process with one more token",
             )
         return x, mask
 
@@ -174,7 +174,7 @@ def _check_order(position: Int64[Tensor, "B"] | None) -> None:
         warn_once(
             "positions shuffled",
             f"positions of a batch are {position[:8].tolist()}, must ascend: times are stratified over a step, whose "
-            "positions follow each other; do not shuffle Positions, which have an order of their own",
+            "positions follow each other; do not shuffle Positions, which are shuffled already",
         )
 
 

@@ -224,8 +224,9 @@ def short_step(
 
 def _binomials(block: int, poisson: Float64[Tensor, "*n k"]) -> Float64[Tensor, "n"]:
     r"""Return :math:`\binom{bn + i}{i}` for i = 0..n."""
-    size = poisson.shape[-1]
-    return poisson.new_tensor([math.comb(block * (size - 1) + i, i) for i in range(size)])
+    n = poisson.shape[-1] - 1
+    i = torch.arange(1, n + 1, dtype=poisson.dtype, device=poisson.device)
+    return torch.cat([i.new_ones(1), (1 + block * n / i).cumprod(0)])
 
 
 def normalised(matrix: Float64[Tensor, "*n m m"]) -> Float64[Tensor, "*n m m"]:

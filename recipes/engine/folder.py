@@ -4,7 +4,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -77,6 +77,8 @@ def held(folder: Path, world: World) -> Iterator[None]:
     finally:
         for name in (OWNER, LOCK):  # removed while locked: a process that opened the old file begins again
             (folder / name).unlink(missing_ok=True)
+        with suppress(OSError):  # empty where a run was refused before its first file
+            folder.rmdir()
         lock.release()
 
 
