@@ -113,9 +113,9 @@ class ForwardProcess(Float64Module, Part):
     couplings: ClassVar[tuple[str, ...]] = LEVELS
     """Couplings that ``sample`` takes; a subclass whose ``sample`` takes no ``levels`` states ("independent",)."""
 
-    training_weighting: ClassVar[str | None] = None
-    """Weighting of the training loss in the paper that published the process, such as "clip:2"; None: the bound's. A
-    recipe without ``loss.weighting`` trains with it."""
+    training_weighting: ClassVar[str] = "clip"
+    """Weighting of the training loss of a recipe that sets none: the weights of the bound ("clip" without a limit), or
+    that of the paper that published the process, such as "clip:2"."""
 
     closed_form: ClassVar[bool] = False
     """True where ``weighted_divergence`` is a closed form of the bound's integrand."""

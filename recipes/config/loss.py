@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ddlib import parts, registry
+from ddlib.processes import ForwardProcess
 from ddlib.samplers import Sampler
 from ddlib.times.base import check_interval
 from ddlib.weightings import Clip, Weighting
@@ -125,17 +126,17 @@ class Loss:
     def of(self, kind: str) -> "Loss":
         """Return the loss with weighting and density of times written out, as suits a process.
 
-        A process, or the function that returns it, states the weighting of its paper as ``training_weighting``. Other
-        weights are those of the bound, whose variance under uniform times may have no finite value.
+        A process, or the function that returns it, states its weighting as ``training_weighting``. Where that is the
+        weights of the bound, the variance under uniform times may have no finite value.
 
         Args:
             kind: kind of the process.
         """
-        stated = getattr(registry.find("processes", kind), "training_weighting", None)
-        bound = self.weighting is None and stated is None
-        weighting = self.weighting or stated or {"kind": "clip", "high": None}
-        times = self.times or (OPTIMAL if bound and self.weigh_times else UNIFORM)
-        return replace(self, weighting=weighting, times=times)
+        default = ForwardProcess.training_weighting
+        stated = getattr(registry.find("processes", kind), "training_weighting", default)
+        weighted = replace(self, weighting=self.weighting or stated)
+        optimal = self.weighting is None and self.weigh_times and weighted.rule().bound
+        return replace(weighted, times=self.times or (OPTIMAL if optimal else UNIFORM))
 
     def rule(self) -> Weighting:
         """Return the weighting as an object; that of the bound where none is set.
