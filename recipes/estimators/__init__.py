@@ -1,0 +1,25 @@
+"""Estimators of -log p(x) in use, and Kraft's test, which tells likelihoods and bounds from other numbers."""
+
+from recipes.estimators.base import Draw, Estimator, Model
+from recipes.estimators.kraft import TOLERANCE, kraft_sum, kraft_sums, random_networks, verdict
+from recipes.estimators.needs import unserved
+from recipes.estimators.noise import OverNoise
+from recipes.estimators.orders import AlongOrders
+from recipes.estimators.zoo import ESTIMATORS, FIXED, named
+
+__all__ = [
+    "ESTIMATORS",
+    "FIXED",
+    "TOLERANCE",
+    "AlongOrders",
+    "Draw",
+    "Estimator",
+    "Model",
+    "OverNoise",
+    "kraft_sum",
+    "kraft_sums",
+    "named",
+    "random_networks",
+    "unserved",
+    "verdict",
+]

@@ -1,0 +1,74 @@
+"""Kraft's test: an estimator E is a likelihood or a bound iff exp(-E(x)) sums to at most 1 over all sequences."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ddlib.processes import ForwardProcess
+from ddlib.testing.oracle import exact_cavity, sequences
+from ddlib.typing import Denoiser
+from recipes.estimators.base import Claim, Estimator, Model
+
+TOLERANCE = 1e-6
+"""Error of a sum that is due to the quadrature and to rounding."""
+OWN = 0.25
+"""Part of the evidence of its own position that a random network uses."""
+SCALES = (0.0, 0.3, 1.0, 3.0)
+"""Standard deviations of the random logits: from uniform to sharp networks."""
+
+
+def random_networks(process: ForwardProcess, length: int, seeds: int = 4) -> Iterator[Denoiser]:
+    """Yield networks of random logits for every state and time, and the exact networks of random sources.
+
+    The former contradict themselves. The latter are consistent, and refute estimators that count only the easy
+    positions. Some also use a part of the evidence of a position's own state, between the cavity distribution and the
+    posterior one, as trained networks may.
+
+    Args:
+        process: a process whose states can be enumerated.
+        length: number of positions.
+        seeds: number of networks of each kind and sharpness.
+    """
+    place = process.num_states ** torch.arange(length)
+    for scale in SCALES:
+        for seed in range(seeds if scale else 1):
+            generator = torch.Generator().manual_seed(seed)
+            shape = (2, process.num_states**length, length, process.vocab_size)
+            table, slope = scale * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+            def random(z: Tensor, t: Tensor, table: Tensor = table, slope: Tensor = slope) -> Tensor:
+                row = (z * place).sum(-1)
+                time = t if t.ndim == 1 else t.mean(-1)
+                return table[row] + 0.5 * time.double()[:, None, None] * slope[row]
+
+            shape = (process.vocab_size,) * length
+            source = scale * torch.randn(shape, generator=generator, dtype=torch.float64)
+            exact = exact_cavity(process, source.exp() / source.exp().sum())
+
+            def leaning(z: Tensor, t: Tensor, exact: Denoiser = exact) -> Tensor:
+                evidence = process.token_evidence(z, t.double()).clamp_min(1e-9)
+                return exact(z, t) + OWN * evidence.log()
+
+            for network in (random, exact, leaning):
+                network.own_times = True  # all of them take a time per position
+                yield network
+
+
+def kraft_sum(estimator: Estimator, model: Model, length: int) -> float:
+    """Compute the sum of exp(-E(x)) over all sequences of a length, E the expectation of the estimator."""
+    x = sequences(model.process.vocab_size, length)
+    return float((-estimator.expectation(model, x)).exp().sum())
+
+
+def kraft_sums(estimator: Estimator, model: Model, length: int, seeds: int = 4) -> list[float]:
+    """Compute Kraft's sum under random networks in place of the model's."""
+    networks = random_networks(model.process, length, seeds)
+    return [kraft_sum(estimator, Model(model.process, each, pace=model.pace), length) for each in networks]
+
+
+def verdict(sums: Sequence[float]) -> Claim:
+    """Return what the sums under several networks show: all 1; all at most 1; or one above 1, a witness."""
+    if max(sums) > 1 + TOLERANCE:
+        return "neither"
+    return "exact" if min(sums) > 1 - TOLERANCE else "bound"
