@@ -34,7 +34,7 @@ def tables(results: dict[str, Any]) -> str:
     """Return a row for every kind and size."""
     runs = results["runs"]
     kinds, sizes = kinds_and_sizes(runs)
-    heads = ("process", "block", "bits per token, each seed", "less the whole text", "less MDLM in such blocks")
+    heads = ("process", "block", "bits per token, each seed", "minus the whole text", "minus MDLM with such blocks")
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for kind in kinds:
         for size in sizes:

@@ -144,7 +144,7 @@ def tables(found: Mapping[str, Any]) -> str:
     lines = [
         f"Exact networks, two tokens, entropy {made['entropy']:.4f} nats per token:",
         "",
-        "| process | bound | of it for *when* | " + " | ".join(f"{number} calls" for number in calls) + " |",
+        "| process | bound | part for *when* | " + " | ".join(f"{number} calls" for number in calls) + " |",
         "| --- |" + " --- |" * (2 + len(calls)),
     ]
     for name, each in made["processes"].items():
