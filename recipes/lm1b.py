@@ -21,7 +21,7 @@ from recipes.config import Data, Recipe
 from recipes.console import command
 from recipes.data import lm1b
 from recipes.owt import small as owt_small
-from recipes.papers import block_variants, run, variants
+from recipes.papers import autoregressive_variant, block_variants, run, variants
 
 
 def small() -> Recipe:
@@ -39,7 +39,8 @@ def small() -> Recipe:
 
 def recipes() -> Mapping[str, tuple[str, Recipe]]:
     """Return the recipes by name."""
-    return variants(small(), weight_clip=10.0) | block_variants(small(), length=128)
+    papers = variants(small(), weight_clip=10.0) | autoregressive_variant(small())
+    return papers | block_variants(small(), length=128)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -5,20 +5,22 @@
     torchrun --nproc-per-node 8 -m recipes.owt hdlm --hardware.micro-batch 64
     python -m recipes.owt hdlm --smoke                                    # seconds, on local text
 
-The variants are mdlm, gidd, hdlm, hdlm-levels and noisy, all in the setup of the HDLM paper; mdlm-paper, in that of
-MDLM's own (``recipes.papers.mdlm``); and block diffusion with the numbers of BD3-LM's paper
+The variants are mdlm, gidd, hdlm, hdlm-levels and noisy, all in the setup of the HDLM paper; hdlm-base, its BASE with
+128 clusters; ar, the autoregressive baseline (``recipes.papers.autoregressive``); mdlm-paper, in the setup of MDLM's
+own paper (``recipes.papers.mdlm``); and block diffusion with the numbers of BD3-LM's paper
 (``recipes.papers.blocks``): bd3lm-4, -8 and -16, which begin at the weights of bd3lm-start.
 ``python -m recipes.owt hdlm --help`` shows the values most often changed, ``--help-all`` every value.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ddlib_models import sizes
 from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe
 from recipes.console import command
 from recipes.data import openwebtext
-from recipes.papers import block_variants, mdlm_variant, run, variants
+from recipes.papers import autoregressive_variant, block_variants, mdlm_variant, run, variants
 
 
 def small() -> Recipe:
@@ -38,10 +40,22 @@ def small() -> Recipe:
     )
 
 
+def base(recipe: Recipe) -> Recipe:
+    """Return the paper's BASE of ``recipe``: 24 layers of width 1,024, 128 clusters. It trains as SMALL does."""
+    return replace(
+        recipe,
+        process=recipe.process | {"clusters": 128},
+        model=recipe.model | sizes.base(),
+        output=replace(recipe.output, folder=recipe.output.folder.with_name("hdlm-base")),
+    )
+
+
 def recipes() -> Mapping[str, tuple[str, Recipe]]:
     """Return the recipes by name."""
-    own = mdlm_variant(small(), length=1024)
-    return variants(small(), weight_clip=2.0) | own | block_variants(small(), length=1024)
+    papers = variants(small(), weight_clip=2.0)
+    large = {"hdlm-base": ("hdlm with the network and the clusters of the paper's BASE", base(papers["hdlm"][1]))}
+    others = autoregressive_variant(small()) | mdlm_variant(small(), length=1024)
+    return papers | large | others | block_variants(small(), length=1024)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
