@@ -54,11 +54,14 @@ def advice(corpus: str, folder: Path, prepared: Prepared | None = None) -> str:
     if prepared is not None and prepared.layout is not None:
         length = prepared.layout.fixed or max(prepared.layout.lengths or {1: 1}) + prepared.layout.ends
         rows = f"--data.length {length}" + " --data.packed" * prepared.ragged
-        network = " --model.num-classes run" * bool(prepared.classes)
-        network += " --model.positions rope2d --model.shape run" * (len(prepared.shape) == 2)
+        lines = [f"python -m recipes.owt mdlm --smoke --data.folder {place} {rows}"]
+        if prepared.classes:
+            lines.append("--model.num-classes run")
+        if len(prepared.shape) == 2:
+            lines.append("--model.positions rope2d --model.shape run")
+        command = " \\\n    ".join([*lines, f"--output.folder {output}"])
         return (
-            f"train on it: python -m recipes.owt mdlm --smoke --data.folder {place} {rows}{network} "
-            f"--output.folder {output}\n"
+            f"train on it: {command}\n"
             "(--smoke is tiny and takes seconds; --steps, --model.dim and --help-all make it a real run)"
         )
     return (

@@ -155,6 +155,8 @@ def sample(
             raise TypeError(
                 f"endings holds {ending!r}, which {sampler!r} does not support: a row has several sequences"
             )
+    if pace is not None and not isinstance(pace, Pace):
+        raise TypeError(f"pace is {pace!r}, must be a ddlib.paces.Pace object such as Blocks(32), or None")
     if length is not None:
         if not isinstance(length, Length):
             raise TypeError(f"length is {length!r}, must be a ddlib.samplers.Length object such as RhoEOS(token)")
@@ -208,7 +210,7 @@ def sample(
         sampler=sampler, fixed=fixed, truncation=truncation, endings=tuple(endings), on_step=on_step,
         pace=pace, keep=reuse, length=length, constraint=constraint,
     )  # fmt: skip
-    fixed = draw_tokens(run) if pace is None else draw_along_pace(run)
+    fixed = draw_tokens(run) if pace is None else draw_along_pace(run, pace)
     for ending in endings:
         fixed = ending.trim(fixed, free)
     if constraint is not None and not bool(constraint.accepts(fixed).all()):

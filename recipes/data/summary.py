@@ -1,5 +1,6 @@
 """Summary of prepared data as a table: its size, how text was cut, and symbols that its tokenizer lacks."""
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -11,6 +12,9 @@ from recipes.data.unknown import listed
 
 MANY = 0.2
 """Share of empty lines above which they are likely to separate the documents of a text."""
+
+WIDTH = 110
+"""Columns of a note of several words."""
 
 FIRST = 12
 """Maximum number of ids, and of classes, that are listed."""
@@ -53,9 +57,9 @@ def _symbols_table(prepared: Prepared, layout: Layout) -> str:
         facts.append(f"shape {' x '.join(map(str, layout.shape))}")
     if layout.classes:
         facts.append(f"{len(layout.classes)} class{'es' * (len(layout.classes) > 1)}")
-    notes = [f"ids: {_ids(prepared)}"]
+    notes = [_wrapped(f"ids: {_ids(prepared)}")]
     if layout.classes:
-        notes.append(f"sequences of each class, train + validation: {_classes(prepared)}")
+        notes.append(_wrapped(f"sequences of each class, train + validation: {_classes(prepared)}"))
     notes += _remarks(prepared)
     if len(prepared.validation) < 2:
         notes.append("validation: a single sequence, but a run requires at least 2")
@@ -87,8 +91,12 @@ def _classes(prepared: Prepared) -> str:
     names = prepared.classes
     train, validation = (np.bincount(one.labels, minlength=len(names)) for one in (prepared.train, prepared.validation))
     pairs = zip(names[:FIRST], train, validation, strict=False)
-    listed = [f"{name}: {here} + {there}" for name, here, there in pairs]
-    return ", ".join(listed + ["..."] * (len(names) > FIRST))
+    counts = [f"{name}: {here} + {there}" for name, here, there in pairs]
+    return ", ".join(counts + ["..."] * (len(names) > FIRST))
+
+
+def _wrapped(note: str) -> str:
+    return textwrap.fill(note, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

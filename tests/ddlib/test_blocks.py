@@ -259,7 +259,7 @@ def steered(z, t):
     raise AssertionError
 
 
-def at_pace(pace, sampler=None, denoiser=Unasked(4, 3, 2)):  # noqa: B008
+def at_pace(pace, sampler=None, denoiser=Unasked(4, 3, 6)):  # noqa: B008
     return dd.sample(dd.presets.mdlm(3), denoiser, (2, 6), sampler, 2, pace=pace)
 
 
@@ -272,8 +272,8 @@ test_unsupported_models_are_refused = refuses(r"""
     at_pace(Blocks(2), None, steered) | TypeError | Blocks.size=2. has one time per position.*steered takes one time
     at_pace(Ramp(), None, steered) | TypeError | Ramp.lag=1.0. has one time per position.*steered takes one time
     at_pace("blocks") | TypeError | pace is 'blocks', must be a ddlib.paces.Pace object
-    at_pace(Ramp(), None, Steers(4, 3, 2)) | TypeError | pace is Ramp.*Steers.* guides the distribution of z_s
-    at_pace(Early(), None, ByBlocks(4, 3, 2)) | ValueError | Early.*times hold 1\.5, must be at most 1
+    at_pace(Ramp(), None, Steers(4, 3, 6)) | TypeError | pace is Ramp.*Steers.* guides the distribution of z_s
+    at_pace(Early(), None, ByBlocks(4, 3, 6)) | ValueError | Early.*times hold 1\.5, must be at most 1
 """)
 
 
@@ -281,7 +281,7 @@ test_unsupported_models_are_refused = refuses(r"""
 def test_positions_at_a_fixed_time_keep_their_state(sampler):
     process, seen = PROCESSES["uniform"], []
     dd.sample(
-        process, ByBlocks(3, 3, 2), (20, 4), sampler, 4, pace=RandomOrder(2), generator=seeded(0),
+        process, ByBlocks(3, 3, 4), (20, 4), sampler, 4, pace=RandomOrder(2), generator=seeded(0),
         on_step=lambda k, t, z: seen.append((t.clone(), z.clone())),
     )  # fmt: skip
     for (t, z), (s, after) in pairwise(seen):
@@ -290,7 +290,7 @@ def test_positions_at_a_fixed_time_keep_their_state(sampler):
 
 @pytest.mark.parametrize("pace", [RandomOrder(), RandomOrder(2), Ramp(1.0)], ids=str)
 def test_times_of_positions_are_keyed_by_the_text(pace):
-    process, network = PROCESSES["two levels"], ByBlocks(6, 3, 2)
+    process, network = PROCESSES["two levels"], ByBlocks(6, 3, 4)
     words = dd.sample(process, network, (6, 4), None, 3, pace=pace, seeds=range(6))
     assert torch.equal(dd.sample(process, network, (2, 4), None, 3, pace=pace, seeds=[2, 3]), words[2:4])
     steps_seen, options = [], {"on_step": lambda k, t, z: steps_seen.append(t.clone())}

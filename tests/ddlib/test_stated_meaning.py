@@ -52,7 +52,7 @@ def test_samples_use_the_parameterization_of_the_denoiser():
 class Watched(Posterior):
     """Records which of its attributes are read after its first call."""
 
-    own_times, block_size, called, later = True, 1, False, ()
+    own_times, block_size, called, later = True, 2, False, ()
 
     def __getattribute__(self, name):
         if object.__getattribute__(self, "called") and name not in ("logits", "later", "called", "__class__"):
@@ -70,7 +70,7 @@ def test_capabilities_are_read_once_before_the_first_call(pace):
     dd.sample(UNIFORM, watched, (3, 2), steps=2, pace=pace, generator=seeded())
     able = Capabilities.of(Watched(UNIFORM))
     assert watched.called and not watched.later
-    assert (able.parameterization, able.own_times, able.block_size) == ("posterior", True, 1)
+    assert (able.parameterization, able.own_times, able.block_size) == ("posterior", True, 2)
     assert not any((able.is_split, able.caches_blocks, able.has_tree, able.has_step_distribution, able.modules))
     with pytest.raises(FrozenInstanceError):
         able.own_times = False

@@ -351,6 +351,7 @@ def test_corpora_of_the_hub(tmp_path, monkeypatch, wanted, make, requested, firs
     pretrained = SimpleNamespace(from_pretrained=lambda name: names.append(name) or make(name))
     monkeypatch.setattr(datasets, "load_dataset", hub)
     monkeypatch.setattr(tokens, "Tokenizer", pretrained)
+    monkeypatch.setattr("recipes.data.hub.lookup", lambda name: None)  # the hub has it
     prepared = prepare(wanted, tmp_path / "out")
     assert prepare(wanted, tmp_path / "out").manifest == prepared.manifest
     assert set(names) == {requested}

@@ -610,8 +610,8 @@ def test_help_states_defaults(capsys):
 def test_the_printed_command_trains_on_labels_and_positions(tmp_path, capsys, ids, labels):
     rows = pictures() if ids == "pictures" else [[n % 3] * (3 + n % 4) for n in range(40)]
     data = prepare_ids(rows, 8, 16, tmp_path / "data", labels=np.arange(40) % 4 if labels else None)
-    line = command.advice("array", tmp_path / "data", data).partition("\n")[0]
-    words = shlex.split(line.removeprefix("train on it: python -m recipes.owt "))
+    line = command.advice("array", tmp_path / "data", data).rpartition("\n")[0]
+    words = shlex.split(line.removeprefix("train on it: python -m recipes.owt ").replace("\\\n", ""))
     owt.main([*words, "--steps", "2"])
     network = json.loads(Path("runs/data/weights/config.json").read_text())
     assert network.get("num_classes", 0) == 4 * labels

@@ -93,16 +93,14 @@ def _checked(sampler: Sampler, state: State) -> State:
     return state
 
 
-def draw_along_pace(run: SamplingCall) -> Tokens:
+def draw_along_pace(run: SamplingCall, pace: Pace) -> Tokens:
     """Draw the tokens at the free positions along the pace; the grid of the call is that of one part of the pace.
 
     Raises:
         TypeError: a sampler or a denoiser that does not support the pace.
         ValueError: a length that the pace does not support.
     """
-    pace, (rows, length) = run.pace, run.free.shape
-    if not isinstance(pace, Pace):
-        raise TypeError(f"pace is {pace!r}, must be a ddlib.paces.Pace object such as Blocks(32), or None")
+    rows, length = run.free.shape
     parts = pace.parts(length)
     if pace.block is not None:
         _check_pace(run, pace)
