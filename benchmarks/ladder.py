@@ -57,7 +57,7 @@ AGAIN = 3
 """Number of rungs between two measurements of the baseline."""
 LOSSES = ("triton", "children", "compiled_cross_entropy", "compiled_padded_cross_entropy")
 TOLERANCE = {"cuda": 1e-2, "cpu": 1e-5}
-"""Relative tolerance of the first losses; on a GPU they are sums of products in bfloat16."""
+"""Relative tolerance of the first losses; on a GPU matrix products are in bfloat16."""
 FILE = "ladder.json"
 
 
@@ -142,7 +142,7 @@ def rung(
 
     Raises:
         AssertionError: other first losses than the baseline's.
-        ValueError: no baseline to compare with; a toggle that is no option.
+        ValueError: no baseline to compare with; a toggle that is not an option.
     """
     size = setting.sizes[name]
     trained = run(size, toggles)

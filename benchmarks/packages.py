@@ -110,7 +110,7 @@ def tar_file(archive: Path | bytes, name: str) -> bytes:
     with opened, tarfile.open(fileobj=opened) as tar:
         found = tar.extractfile(name)
         if found is None:
-            raise KeyError(f"{name} is no file")
+            raise KeyError(f"{name} is not a file")
         return found.read()
 
 
@@ -123,7 +123,7 @@ def deb_files(path: Path, names: Sequence[str]) -> list[bytes]:
     """
     content = path.read_bytes()
     if not content.startswith(b"!<arch>\n"):
-        raise ValueError(f"{path} is no package of Debian")
+        raise ValueError(f"{path} is not a package of Debian")
     place = 8
     while place < len(content):
         head = content[place : place + 60]

@@ -70,7 +70,7 @@ class Item(NamedTuple):
 class LimitError(BaseException):
     """An item exceeded its limit.
 
-    It is no ``Exception``: benchmarks note those of a method and go on.
+    It is not an ``Exception``: benchmarks note those of a method and go on.
     """
 
 

@@ -108,11 +108,11 @@ def run(size: Size, toggles: Mapping[str, Any] | None = None) -> engine.Run:
     """Build a run of the engine without files, its output layer not at the initial zero.
 
     Args:
-        size: sizes and device; products are in bfloat16 on a GPU.
+        size: sizes and device; matrix products are in bfloat16 on a GPU.
         toggles: other values of the recipe by their place, such as ``{"hardware.threads": 1}``.
 
     Raises:
-        ValueError, TypeError: a toggle that is no option, or a value that it does not take.
+        ValueError, TypeError: a toggle that is not an option, or a value that it does not take.
     """
     process = PROCESSES[size.kind]
     network = dict(kind="dit", dim=size.width, depth=size.depth, heads=size.heads, pad_to=128)

@@ -40,8 +40,8 @@ from recipes.model_io import LoadedModel, LoadOptions, Precision, held_out, meas
 
 RESULT = "evaluation.json"
 METHODS = {
-    "stratified": "from neighbouring times, without the variance that strata remove",
-    "independent": ("as for independent draws"),
+    "stratified": "of stratified times, from differences between neighbours",
+    "independent": "as for independent draws",
 }
 """Meaning of ``Measure.method``, for readers of the result."""
 TOKENS_PER_BYTE = ("all validation documents, whole", "all validation rows, with the two tokens that each adds")
@@ -74,14 +74,14 @@ class Options:
     likelihood_steps: int | None = None
     """Maximum number of calls, several edges in each; by default one per edge."""
     likelihood_group: int | None = None
-    """Jumps (for masks: positions) in each network call. Also measures what drawing them together costs and what the
-    order costs, by up to two more calls per jump."""
+    """Jumps (for masks: positions) in each network call. Also measures the costs of drawing them in parallel and of the
+    order, by up to two more calls per jump."""
     scorer: str = "gpt2-large"
     """Causal language model for generative perplexity: owner/name on the hub, or a folder; "none" to leave it out."""
     scorer_bos: bool = False
     """Put the scorer's beginning of text before each sample, so that the first token is predicted too."""
     metrics: str | None = None
-    """Metrics of samples that are no text: pictures, molecules, music or others of ``ddlib.metrics``; by default those
+    """Metrics of samples that are not text: pictures, molecules, music or others of ``ddlib.metrics``; by default those
     of the data's source, "none" for none."""
     samples: int = 256
     """Number of unconditional samples for the scorer or the metrics."""

@@ -140,7 +140,7 @@ OPTION = "source."
 
 
 OWN = ("held_out", "validation", "shuffle", "ends", "out", "help", "kind")
-"""Options of prepare, which are no arguments of a source."""
+"""Options of prepare that are not arguments of a source."""
 
 
 def _source_flags(parser: argparse.ArgumentParser, kind: str) -> None:

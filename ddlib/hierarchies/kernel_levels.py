@@ -32,7 +32,7 @@ class Kernels(Hierarchy):
 
     Raises:
         TypeError: a kernel of another kind.
-        ValueError: kernels that do not chain; rows that are no distributions; bad speeds.
+        ValueError: kernels that do not chain; rows that are not distributions; bad speeds.
 
     Example:
         >>> hierarchy = Kernels([Dense([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])])

@@ -44,7 +44,7 @@ def checked_names(names: Any, sizes: tuple[int, ...]) -> Names:
         sizes: number of clusters of each level.
 
     Raises:
-        TypeError: names that are no strings.
+        TypeError: names that are not strings.
         ValueError: another number of levels or of names; an empty name, or one that occurs twice in a level.
     """
     if names is None or (not isinstance(names, str) and len(names) == 0):

@@ -79,7 +79,7 @@ class Tree(Hierarchy):
             self._names = found
 
     def arguments(self) -> Mapping[str, Any]:
-        """Constructor arguments, with lists of the parents: an object such as ``Clusters`` is no plain value."""
+        """Constructor arguments, with lists of the parents: an object such as ``Clusters`` is not a plain value."""
         found = dict(super().arguments())
         vectors = [edge.parents for edge in self.maps[:-1]]
         own = type(self).__init__ is Tree.__init__  # else a subclass may have another argument of this name

@@ -123,7 +123,7 @@ class DiffusionModule(L.LightningModule):
     ) -> Tokens:
         """Generate tokens (B, L) with the network in evaluation mode; options as in ``ddlib.sample``.
 
-        All processes have to call it for a network that FSDP shards.
+        Every process must call it if FSDP shards the network.
         """
         options = {"parameterization": self.loss.parameterization, **options}
         return draw_samples(self.process, self.network, shape, self.sampler, steps, generator=generator, **options)

@@ -95,7 +95,7 @@ def load_process(folder: str | Path, trust: Collection[str] = ()) -> ForwardProc
 
 
 def is_sharded(network: nn.Module) -> bool:
-    """Return whether FSDP divides the weights among processes, so that all of them have to call the network."""
+    """Return whether FSDP divides the weights among processes, so that each of them must call the network."""
     return any(isinstance(module, (FSDPModule, FullyShardedDataParallel)) for module in network.modules())
 
 

@@ -127,7 +127,7 @@ def linear_training_loss(
 
     In the mode "edges", child logits need one family of siblings for each edge below the state of a position; token
     logits need those of the tokens under the state, as in the standard mode. On CUDA the kernels of
-    ``ddlib.kernels.gpu`` serve states of the first level only in this mode, and for the others the host waits for the
+    ``ddlib.kernels.gpu`` support only states of the first level in this mode, and for the others the host waits for the
     device.
 
     Raises:

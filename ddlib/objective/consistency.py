@@ -117,7 +117,7 @@ def bridge(
         >>> import ddlib as dd
         >>> x, t, s = torch.tensor([[0, 3, 4]]), torch.tensor([0.9]), torch.tensor([0.2])
         >>> z_t, z_s = bridge(dd.presets.mdlm(vocab_size=5), x, t, s, torch.Generator().manual_seed(2))
-        >>> bool(((z_t == 5) | (z_s == x)).all())  # what is no mask at t is none at s
+        >>> bool(((z_t == 5) | (z_s == x)).all())  # a state that is not a mask at t is not one at s
         True
     """
     check_process(process)
@@ -154,7 +154,7 @@ def consistency_loss(
     of 0, and no other. With "reverse_kl" and "jensen_shannon" the optimum is another: they favour tokens that are
     probable already.
 
-    The optimum is a product of distributions of single positions. Positions that a sampler draws together remain
+    The optimum is a product of distributions of single positions. Positions that a sampler draws in parallel remain
     independent given z_t: the loss does not change that.
 
     Args:

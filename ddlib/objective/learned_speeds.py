@@ -38,7 +38,7 @@ def speed_loss(
     other draws also estimate the divergence of each level: that part of the bound is differentiated in closed form, and
     the draw contributes the remainder alone. Sequences share no baseline, so the gradient of a batch is the mean of the
     gradients of its parts, weighted by tokens. ``dd.nelbo`` and ``training_loss`` have the pathwise part of the
-    gradient alone, which is no gradient of the bound.
+    gradient alone, which is not a gradient of the bound.
 
     The gradient by the network's parameters is that of the bound too, over all draws. To train the speeds alone pass a
     denoiser that runs under ``torch.no_grad()``. The bound is valid for any speeds, also for those that avoid states at

@@ -100,7 +100,7 @@ def weights_of(t: Times, density: TimeDensity | None, measure: Tensor | None) ->
     """Return the weight of each draw of a time, broadcast against tokens (B, L); None where all are equal.
 
     Raises:
-        TypeError: a density that is none, a measure that is no tensor of numbers.
+        TypeError: a density that is not one, a measure that is not a tensor of numbers.
         ValueError: a bad density, both of them, or a measure that is negative, not finite or of another shape than
             ``t``.
     """

@@ -122,7 +122,7 @@ def _arrange(hierarchy: Hierarchy, level: int, index: int, width: int, layout: _
             places.append(layout.line())
             layout.rest.append((level - 1, places[-1], len(children) - len(shown)))
         layout.edges += [((level, index), child) for child in places]
-        places = places or [layout.line()]  # a state that is no child's most likely parent
+        places = places or [layout.line()]  # a state that is not a child's most likely parent
         place = (places[0] + places[-1]) / 2
     layout.place[level, index] = place
     return place

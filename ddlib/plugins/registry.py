@@ -48,7 +48,7 @@ class Source(Protocol):
 
 @runtime_checkable
 class Metrics(Protocol):
-    """Metrics of samples that are no text. Those with the name of a source are the default for its data."""
+    """Metrics of samples that are not text. Those with the name of a source are the default for its data."""
 
     def check(self, data: Any) -> None:
         """Raise ValueError if samples cannot be compared to ``data``, before anything is drawn."""

@@ -79,7 +79,7 @@ class MatrixExponential(Float64Module):
         """
         if sigma.numel() == 0:
             return self.matrix.new_zeros(*sigma.shape, *self.matrix.shape)
-        # a matrix made in inference mode could not serve a later call that needs gradients
+        # a matrix made in inference mode could not be used in a later call that needs gradients
         with torch.inference_mode(False), torch.no_grad():
             derived = self._derived or _Derived(self.matrix)
             self._derived = derived

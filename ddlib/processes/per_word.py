@@ -49,7 +49,7 @@ class PerWord(ForwardProcess):
             ``PositiveParameter``.
 
     Raises:
-        TypeError: a schedule of another kind, or powers that are no numbers.
+        TypeError: a schedule of another kind, or powers that are not numbers.
         ValueError: no power, or one outside its limits; alpha not decreasing from 1 to 0.
     """
 

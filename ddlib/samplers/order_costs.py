@@ -20,7 +20,7 @@ from ddlib.typing import Denoiser, PaddingMask, Tokens
 class OrderCosts(NamedTuple):
     """Negative log-likelihoods of every sequence by one order, in nats; their differences are its costs.
 
-    The values of several batches are concatenated. ``ddlib.Measure.ratio(costs.drawing_together, costs.tokens,
+    The values of several batches are concatenated. ``ddlib.Measure.ratio(costs.drawing_in_parallel, costs.tokens,
     "nats/token")`` is the mean cost, with its standard error over sequences.
     """
 
@@ -36,7 +36,7 @@ class OrderCosts(NamedTuple):
     """Number of network calls for the batch by which ``sets`` is computed."""
 
     @property
-    def drawing_together(self) -> Float64[Tensor, "B"]:
+    def drawing_in_parallel(self) -> Float64[Tensor, "B"]:
         """Cost of drawing positions at once, in nats per sequence: sets minus chain."""
         return self.sets - self.chain
 
@@ -61,14 +61,14 @@ def order_costs(
     parameterization: Parameterization | None = None,
     compact: bool = True,
 ) -> OrderCosts:
-    r"""Compute what drawing positions together costs, and what their order costs (theory section 20).
+    r"""Compute what drawing positions in parallel costs, and what their order costs (theory section 20).
 
     The order reveals sets A_1, A_2, ... of positions, as in ``likelihood``. The chain is the same order one position at
     a time: A_1 in the order of its scores, then A_2, and so on, each position given all before it. Sets and their inner
     order are those of the run in sets; they depend on the earlier sets only. So ``exp(-chain)`` sums to one over all
-    sequences too, for every order. With the exact network the expected cost of drawing together is the sum of the total
-    correlations of the sets, given what is known before, and the order has no cost. In a hierarchy a position of a set
-    descends one edge.
+    sequences too, for every order. With the exact network the expected cost of drawing in parallel is the sum of the
+    total correlations of the sets, given the positions before them, and the order has no cost. In a hierarchy a
+    position of a set descends one edge.
 
     The network is called once per set, and up to once per edge for each of the two others.
 
@@ -94,7 +94,7 @@ def order_costs(
         >>> import ddlib as dd
         >>> process, uniform = dd.presets.mdlm(4), lambda z, t: torch.zeros(*z.shape, 4)
         >>> costs = order_costs(process, uniform, torch.tensor([[0, 3, 1, 2]]), group=2)
-        >>> costs.drawing_together, costs.order, costs.calls
+        >>> costs.drawing_in_parallel, costs.order, costs.calls
         (tensor([0.], dtype=torch.float64), tensor([0.], dtype=torch.float64), 2)
     """
     order = Confidence() if order is None else order

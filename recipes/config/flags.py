@@ -127,7 +127,7 @@ def check_unknown(given: Recipe, words: Sequence[str]) -> None:
         words: the words of a command line that ``with_kinds`` left.
 
     Raises:
-        ValueError: with what serves in its place.
+        ValueError: with the option to use in its place.
     """
     known = set(_leaves(given, ""))
     for word in words:

@@ -126,7 +126,7 @@ class Hardware:
     shard: bool = False
     """Shard weights, gradients and optimizer over the ranks (FSDP2) instead of copying them (DDP)."""
     bf16: bool = False
-    """Products in bfloat16; weights, optimizer and loss stay float32."""
+    """Matrix products in bfloat16; weights, optimizer and loss stay in float32."""
     compile: bool = False
     """Compile the blocks."""
     recompute: bool = False

@@ -32,11 +32,11 @@ _NOT_FIELDS = {
     "others": "sampler",
 }
 INSTEAD = {name: text for text, names in _NOT_FIELDS.items() for name in names.split()}
-"""What serves in place of options that recipes do not have, by their name elsewhere."""
+"""Settings to use in place of options that recipes do not have, by the names of those elsewhere."""
 
 
 def instead(name: str) -> str | None:
-    """Return what serves in place of an option that a recipe does not have; None for any other name."""
+    """Return the setting to use in place of an option that a recipe does not have; None for any other name."""
     near = get_close_matches(name, INSTEAD, 1, 0.8)
     return INSTEAD[near[0]] if near else None
 
@@ -56,7 +56,7 @@ def share(**values: float) -> None:
 
 
 def check_keys(place: str, given: Mapping[str, Any], function: Callable[..., Any]) -> None:
-    """Raise ValueError for the first key that is no argument of a function, with the nearest one, or for a missing one.
+    """Raise ValueError for the first missing key, or key that is not an argument, with the nearest argument.
 
     Args:
         place: name of the keys in messages.

@@ -1,7 +1,7 @@
 """Data for training: prepared once, then read in an order determined by (seed, position).
 
 prepare(openwebtext(), folder)    tokens on disk, or: python -m recipes.prepare owt --out folder
-prepare_ids(train, validation, vocab_size, folder)    arrays of ids that are no text
+prepare_ids(train, validation, vocab_size, folder)    arrays of ids that are not text
 examples(open_prepared(folder).train, length=512, ...)    batches, from any position on
 """
 

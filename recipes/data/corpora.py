@@ -1,4 +1,4 @@
-"""Corpora: training text, held-out text and tokenizer; or sequences of symbols that are no text."""
+"""Corpora: training text, held-out text and tokenizer; or sequences of symbols that are not text."""
 
 from dataclasses import dataclass
 from typing import Any, Literal

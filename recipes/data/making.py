@@ -30,7 +30,7 @@ def prepare(corpus: Corpus | SymbolCorpus, folder: Path, workers: int = 1, unkno
     this name is complete. Processes that prepare the same folder wait for each other.
 
     Args:
-        corpus: the text and its tokenizer, or symbols that are no text.
+        corpus: the text and its tokenizer, or symbols that are not text.
         folder: destination of the tokens.
         workers: number of processes that tokenise; one already uses all cores for most of the work.
         unknown: the largest accepted share of a split's tokens that are symbols which the tokenizer lacks.

@@ -1,6 +1,6 @@
 """Prepared data: a folder of tokens in memory-mapped Arrow files, and a manifest.
 
-Format 1 holds text: columns ``tokens`` and ``bytes``. Format 2 holds symbols that are no text: column ``tokens``, and
+Format 1 holds text: columns ``tokens`` and ``bytes``. Format 2 holds symbols that are not text: column ``tokens``, and
 ``label`` where sequences have labels; the manifest has ``symbols``, the ``Layout``.
 """
 
@@ -35,7 +35,7 @@ class Documents(Sequence[np.ndarray]):
 
     Args:
         tokens: a list of ids for each document.
-        num_bytes: UTF-8 bytes of each document's text; None for data that is no text.
+        num_bytes: UTF-8 bytes of each document's text; None for data that is not text.
         vocab_size: every id is below it.
         labels: index of each document's class; None for none.
         step: number of tokens that stay together where a document is cut: the voices of music.
@@ -89,7 +89,7 @@ class Documents(Sequence[np.ndarray]):
         """Number of UTF-8 bytes of each document's text; special tokens count none.
 
         Raises:
-            ValueError: the documents are no text.
+            ValueError: the documents are not text.
         """
         if self._num_bytes is None:
             raise ValueError("num_bytes: the documents are sequences of symbols, not text")
@@ -125,7 +125,7 @@ class Prepared:
     manifest: dict[str, Any]
     """Content of the folder's manifest."""
     layout: Layout | None = None
-    """Layout of symbols that are no text; None for text."""
+    """Layout of symbols that are not text; None for text."""
 
     @property
     def is_text(self) -> bool:

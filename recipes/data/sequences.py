@@ -78,7 +78,7 @@ class Sequences:
     """Sequences of symbols: all that a source returns.
 
     Raises:
-        TypeError: ids or labels that are no ints.
+        TypeError: ids or labels that are not ints.
         ValueError: an id outside of the symbols, with its row; a sequence that does not fit the shape; labels or
             classes that do not fit; symbols that are not distinct.
     """

@@ -56,7 +56,7 @@ def _held_out(whole: Sequences, order: Int[np.ndarray, " N"], count: int) -> Int
             name = whole.classes[int(np.argmax(exact - shares))]
             most = int(np.maximum(there - 1, 0).sum())
             raise ValueError(
-                f"held_out={count}: leaves no sequence of the class {name!r} to train on, must be at most {most}"
+                f"held_out={count}: would hold out every sequence of the class {name!r}, must be at most {most}"
             )
         shares[remainders.argmax()] += 1
     return np.concatenate([order[labels == label][-share:] for label, share in enumerate(shares) if share])

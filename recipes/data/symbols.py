@@ -1,4 +1,4 @@
-"""Preparation of symbols that are no text: ids in Arrow files, and a tokenizer of their names."""
+"""Preparation of symbols that are not text: ids in Arrow files, and a tokenizer of their names."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -91,7 +91,7 @@ def prepare_ids(
         ends: add an end symbol and padding: the model learns lengths.
 
     Raises:
-        TypeError: ids that are no ints.
+        TypeError: ids that are not ints.
         ValueError: an id outside of 0..V-1, a row that does not fit the shape, labels that do not fit, with the row and
             the value; the folder holds something else.
 

@@ -68,7 +68,7 @@ class Wrapped(Documents):
 
     @property
     def labels(self) -> Int[np.ndarray, " N"]:  # type: ignore[override]
-        """Always empty: a row is no single document."""
+        """Always empty: a row is not a single document."""
         return np.empty(0, dtype=np.int64)
 
 

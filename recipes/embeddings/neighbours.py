@@ -1,4 +1,4 @@
-"""Co-occurrence of symbols that are no text: within a sequence, along each axis of its shape."""
+"""Co-occurrence of symbols that are not text: within a sequence, along each axis of its shape."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ def vectors_of(
 ) -> Float[Tensor, "V dim"]:
     """Return unit vectors of the tokens by their neighbours; arguments as ``word_embeddings``.
 
-    Text is one stream. Symbols of different sequences are no neighbours; in a shape (H, W) neighbours are those above,
+    Text is one stream. Symbols of different sequences are not neighbours; in a shape (H, W) neighbours are those above,
     below, left and right.
 
     Raises:

@@ -53,11 +53,11 @@ class Similarity:
                 )
 
     def of(self, vocabulary: Mapping[str, int], without: Sequence[int] = ()) -> Float64[np.ndarray, "V V"]:
-        """Return the matrix in the order of a vocabulary; rows of NaN for ids that are no symbols.
+        """Return the matrix in the order of a vocabulary; rows of NaN for ids that are not symbols.
 
         Args:
             vocabulary: token -> id, 0..V-1.
-            without: ids that are no symbols, such as end and padding, which the matrix may lack.
+            without: ids that are not symbols, such as end and padding, which the matrix may lack.
 
         Raises:
             ValueError: another size, or a token that the matrix lacks.
@@ -94,7 +94,7 @@ def read_similarity(source: str) -> Similarity:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a file of another kind, or an entry that is no number, with its place; as ``Similarity``.
+        ValueError: a file of another kind, or an entry that is not a number, with its place; as ``Similarity``.
     """
     if source in NAMED:
         return NAMED[source]()

@@ -1,7 +1,7 @@
 """Checkpoints of a run: written atomically, verified by hashes, damaged ones skipped.
 
 A checkpoint is a folder ``step_00001000`` that ``torch.distributed.checkpoint`` writes under another name; it gets a
-manifest and is renamed. Its metadata is a pickle, so it serves only to resume trusted runs; the published format is
+manifest and is renamed. Its metadata is a pickle, so it is used only to resume trusted runs; the published format is
 ``weights``, safetensors and JSON.
 """
 

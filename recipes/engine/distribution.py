@@ -21,7 +21,7 @@ from recipes.engine.parallel import World
 def spread(objective: Objective, hardware: Hardware, world: World) -> nn.Module:
     """Move the network to its device, recompute, compile and shard its blocks as configured; return what to call.
 
-    Blocks are treated one by one: they are alike, so one compilation serves all.
+    Blocks are treated one by one: they are alike, so one compilation is enough.
 
     Raises:
         ValueError: recomputation for a network without blocks.

@@ -106,9 +106,9 @@ class Objective(nn.Module):
 
     Args:
         model: the network.
-        process: the noise. It is no submodule: it has nothing to train, copy or shard.
+        process: the noise. It is not a submodule: it has nothing to train, copy or shard.
         loss: what is minimised.
-        half: whether products are taken in bfloat16.
+        half: whether matrix products are in bfloat16.
     """
 
     def __init__(self, model: nn.Module, process: dd.processes.ForwardProcess, loss: Loss, half: bool = False) -> None:

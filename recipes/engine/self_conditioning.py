@@ -66,7 +66,7 @@ def recalled(noisy: Noisy, features: Callable[[], Tensor], half: bool) -> Float[
     Args:
         noisy: the batch.
         features: the network's pass.
-        half: whether products are taken in bfloat16.
+        half: whether matrix products are in bfloat16.
     """
     if noisy.recalls is None:
         return None

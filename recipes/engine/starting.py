@@ -75,7 +75,7 @@ def check_pretrained(recipe: Recipe, data: Prepared) -> None:
                 stacklevel=2,
             )
         return
-    # a row beyond the model's own tokens may serve as padding
+    # a row beyond the model's own tokens may be the padding
     padding = None if data.pad_id in tokens.values() else data.pad_id
     advice = f"Prepare the text with it: {prepare_with(name)}"
     place = f"data.folder={data.folder}"

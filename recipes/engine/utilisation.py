@@ -27,7 +27,7 @@ def peak(name: str, half: bool = True) -> float | None:
 
     Args:
         name: name of the device.
-        half: whether products are in bfloat16, else in float32.
+        half: whether matrix products are in bfloat16, else in float32.
     """
     found = [values for part, values in PEAKS.items() if part in name]
     return found[0][0 if half else 1] * 1e12 if found else None

@@ -14,12 +14,12 @@ from recipes.metrics import Estimate, Terms, in_units, read
 from recipes.model_io import LoadedModel, make_sampler
 from recipes.model_io.samplers import check_sampler
 
-COSTS = ("drawing_together", "order")
+COSTS = ("drawing_in_parallel", "order")
 """Names of the costs of an order in the results, see ``ddlib.OrderCosts``."""
 
 
 HOW = (
-    "drawing_together: extra nats per token over the same order with one position at a time; order: extra nats per "
+    "drawing_in_parallel: extra nats per token over the same order with one position at a time; order: extra nats per "
     "token of that order over left to right; ± of the differences over sequences"
 )
 """Explanation of the costs."""
@@ -95,7 +95,7 @@ def exact(
 ) -> dict[str, Any]:
     """Return the likelihood of the first validation sequences in its units, and the method.
 
-    With a group also ``drawing_together`` and ``order``, what these cost in nats per token: differences of the same
+    With a group also ``drawing_in_parallel`` and ``order``, what these cost in nats per token: differences of the same
     sequences, with the standard error of the difference.
 
     Padding is given, as in infilling; a network that was trained on packed rows gets none.

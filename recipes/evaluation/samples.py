@@ -1,4 +1,4 @@
-"""Samples of an evaluation, and the metrics of those that are no text."""
+"""Samples of an evaluation, and the metrics of those that are not text."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -47,7 +47,7 @@ def draw_samples(
 
 
 def metrics_of(name: str | None, data: Prepared) -> Any | None:
-    """Return the metrics of samples that are no text; None for text, and where none are requested or registered.
+    """Return the metrics of samples that are not text; None for text, and where none are requested or registered.
 
     Args:
         name: of ``ddlib.metrics``; None for those with the name of the data's source, "none" for none.

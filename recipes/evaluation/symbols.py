@@ -72,7 +72,7 @@ class Music:
     """Distances of the histograms of pitch classes, intervals and durations."""
 
     def check(self, data: Prepared) -> None:
-        """Raise ValueError if a symbol is no pitch, hold or rest."""
+        """Raise ValueError if a symbol is not a pitch, a hold or a rest."""
         from recipes.data.sources.pitches import midi_of
 
         midi_of(_names(data))

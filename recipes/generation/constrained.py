@@ -85,7 +85,7 @@ class Constraint:
             return json.loads(self.json_schema.read_text(encoding="utf-8"))
         except OSError as error:
             raise type(error)(f"{self.name}: cannot be read: {error.strerror}") from error
-        except ValueError as error:  # also what is no UTF-8
+        except ValueError as error:  # also what is not UTF-8
             raise ValueError(f"{self.name}: must be a file of JSON: {error}") from error
 
     @property
@@ -145,7 +145,7 @@ def start(saved: LoadedModel, row: Row) -> int:
 def alike(
     saved: LoadedModel, rows: Sequence[Row], block: int | None, sampler: Sampler, size: int
 ) -> Iterator[list[int]]:
-    """Yield indices of rows that can be drawn together under a constraint: those of one start and length."""
+    """Yield indices of rows that can be drawn in one batch under a constraint: those of one start and length."""
     kinds: dict[tuple[int, int], list[int]] = {}
     for number, row in enumerate(rows):
         kinds.setdefault((start(saved, row), row.length), []).append(number)

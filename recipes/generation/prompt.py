@@ -250,7 +250,7 @@ class Batch(NamedTuple):
 
 
 def masked(saved: LoadedModel, row: Row) -> Int[Tensor, " n"]:
-    """Return the states of a row, filled up with masks, so that rows of several prompts can be drawn together.
+    """Return the states of a row, filled up with masks, so that rows of several prompts can be drawn in one batch.
 
     Without a mask in the process they stay unchanged.
     """
@@ -261,7 +261,7 @@ def masked(saved: LoadedModel, row: Row) -> Int[Tensor, " n"]:
 def together(
     saved: LoadedModel, rows: Sequence[Row], block: int | None, sampler: Sampler, size: int
 ) -> Iterator[list[int]]:
-    """Yield indices of rows that can be drawn together, at most ``size``, with the same result as each alone.
+    """Yield indices of rows that can be drawn in one batch, at most ``size``, with the same result as each alone.
 
     If the network supports padding, these are rows of any length, the shorter ones padded at the end, provided that a
     position's noise does not depend on the row's length; otherwise those of one length.

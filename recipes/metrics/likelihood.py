@@ -28,7 +28,7 @@ def read(
 ) -> tuple[Terms, int]:
     """Return -log p(x) of every sequence by an order, and the largest number of network calls of a batch.
 
-    With a group the terms of a sequence are three: -log p(x), and the costs of drawing together and of the order.
+    With a group the terms of a sequence are three: -log p(x), and the costs of drawing in parallel and of the order.
 
     Args:
         process: the noise.
@@ -69,7 +69,7 @@ def read(
                 terms, calls = [-likely.log_likelihood], likely.calls
             else:
                 costs = dd.order_costs(process, network, text, order, group, **options)
-                terms, calls = [costs.sets, costs.drawing_together, costs.order], costs.calls
+                terms, calls = [costs.sets, costs.drawing_in_parallel, costs.order], costs.calls
             nats[rows.cpu()] = torch.stack(terms, -1).cpu()
             most = max(most, calls)
         parts.append(Terms(index.cpu(), nats, tokens.cpu()))

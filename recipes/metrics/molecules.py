@@ -48,7 +48,7 @@ def canonical(smiles: Sequence[str]) -> list[str | None]:
 
     Raises:
         ModuleNotFoundError: rdkit is not installed.
-        ValueError: an entry that is no string.
+        ValueError: an entry that is not a string.
     """
     rdkit()
     from rdkit import Chem

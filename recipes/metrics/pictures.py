@@ -128,7 +128,7 @@ def train_classifier(
         labels: class of each.
         shape: shape of a picture.
         values: value of each token.
-        classes: number of classes; by default the largest label and one.
+        classes: number of classes; by default the largest label plus one.
         epochs: passes over the data.
         batch: most pictures of a step, at least 2.
         held_out: share of the pictures on which ``accuracy`` is measured and which are not trained on.

@@ -17,7 +17,7 @@ def called(model: nn.Module, half: bool, by: Denoiser | None = None) -> Denoiser
 
     Args:
         model: the network.
-        half: whether to compute products in bfloat16.
+        half: whether to compute matrix products in bfloat16.
         by: function to call in place of the network.
     """
 

@@ -4,6 +4,6 @@ RECIPE, TOKENIZER, CLUSTERS, WEIGHTS = "recipe.yaml", "tokenizer.json", "cluster
 SPEEDS = "speeds.safetensors"
 """Learned speeds of the noise, by the names of the parameters."""
 SYMBOLS = "symbols.json"
-"""Layout of the sequences, for a model of symbols that are no text."""
+"""Layout of the sequences, for a model of symbols that are not text."""
 COUNTS = "counts.safetensors"
 """Number of occurrences of each token, if a part required it."""

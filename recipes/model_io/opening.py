@@ -131,7 +131,7 @@ def open_saved(
     if precision == "float32":
         model.float()  # the file may hold bfloat16, in which products would be taken too
     corpus = recipe.data.corpus
-    # before the comparison: it may add padding, which is no state
+    # before the comparison: it may add padding, which is not a state
     special = special_ids(tokenizer, corpus) if isinstance(corpus, SymbolCorpus) else add_special(tokenizer, corpus)
     dd.check_vocabulary(process, tokenizer.get_vocab(), pad=special.pad, bos=special.bos, eos=special.eos)
     for name in ("vocab_size", "num_states"):

@@ -71,7 +71,7 @@ def publish(
         The folder of the weights.
 
     Raises:
-        TypeError: a network that is no ``nn.Module``; a process, or a network, that has no plain values, by name.
+        TypeError: a network that is not an ``nn.Module``; a process, or a network, that has no plain values, by name.
         ValueError: values that do not give this network or process; another vocabulary than the data; a length that
             does not fit; a folder with another model or other files. Nothing is written then.
 

@@ -1,4 +1,4 @@
-"""Recipes on data that is no text: one setting, several processes, at full size and in minutes."""
+"""Recipes on data that is not text: one setting, several processes, at full size and in minutes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

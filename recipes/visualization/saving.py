@@ -72,7 +72,7 @@ def write_samples(
         films: denoising trajectory of each sample, for .gif and .apng.
 
     Raises:
-        ValueError: no samples; as ``check_samples``; ids that are no symbols.
+        ValueError: no samples; as ``check_samples``; ids that are not symbols.
         ModuleNotFoundError: rdkit or music21 is not installed.
     """
     path, suffix = Path(path), Path(path).suffix
@@ -128,7 +128,7 @@ def spelt(ids: Int[np.ndarray, " L"], symbols: Sequence[str], separator: str) ->
     """Return the names of the symbols of a sample with the separator between them.
 
     Raises:
-        ValueError: an id that is no symbol.
+        ValueError: an id that is not a symbol.
     """
     ids = np.asarray(ids)
     if bad := [int(one) for one in ids if not 0 <= one < len(symbols)]:

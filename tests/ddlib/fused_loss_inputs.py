@@ -74,7 +74,7 @@ def agree_on_mean(ours, theirs, layer):
 
 
 def agree_under_autocast(process, layer, noisy, **options):
-    """Products in bfloat16, the loss and the gradients in float32."""
+    """Matrix products in bfloat16, the loss and the gradients in float32."""
     options["weighting"] = dd.weightings.Clip(5.0)
     layer = [part.detach().float().requires_grad_() for part in layer]
     exact = dd.training_loss(process, logits_of(layer), *noisy, **options)

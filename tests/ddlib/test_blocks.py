@@ -35,7 +35,7 @@ EACH = slow_but(CASES, *NOW, nightly=[case for case in CASES[1::2] if case not i
 def test_two_tokens_follow_their_joint_distribution_at_any_pace(name, pace, sampler, steps):
     process, probs = PROCESSES[name], joint(3, 2)
     if isinstance(sampler, FirstHitting | Remask) and name not in ("masks", "two levels"):
-        sampler = Ancestral()  # those serve processes with levels
+        sampler = Ancestral()  # those of processes with levels
     best = with_own_times(exact_cavity(process, probs))
     words = dd.sample(process, best, (DRAWS, 2), sampler, steps, pace=pace, generator=seeded(1))
     assert follows(words, probs)

@@ -65,7 +65,7 @@ def test_cutting_time_short_is_paid_for(process, interval):
     assert float(result.total.mean()) > entropy - 4 * error
     if interval == (0.0, 1.0):
         assert float(result.total.mean()) < entropy + 4 * error
-        # what is no noise yet at the last time of float32
+        # what is not noise yet at the last time of float32
         assert 0 < float(result.prior.max()) < 1e-6 and float(result.reconstruction.max()) == 0
     else:
         assert float(result.prior.mean()) > 0 and float(result.reconstruction.mean()) > 0

@@ -123,7 +123,7 @@ def test_drawn_processes(process, seed, chunk):
 
 
 @pytest.mark.parametrize("noise", ["masked", "levels", "hdlm-xi", "gidd"])
-def test_under_autocast_products_are_in_bfloat16_and_the_gradients_float32(noise):
+def test_under_autocast_matrix_products_are_in_bfloat16_and_the_gradients_float32(noise):
     process, tree = NOISE[noise], TREES["four"]
     agree_under_autocast(process, *batch(process, tree, rows=40), parameterization=dd.Children(tree))
 

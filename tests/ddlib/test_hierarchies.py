@@ -82,7 +82,7 @@ def test_log_push_is_finite_where_push_underflows():
 @pytest.mark.parametrize("scale", [1, 30, 60, 90, 3000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_log_push_is_the_log_sum_exp_of_every_cluster_on_any_scale(dtype, scale):
-    """One peak serves the whole row as long as no cluster is so far below it that its sum would lose digits."""
+    """One peak is enough for the whole row as long as no cluster is so far below it that its sum would lose digits."""
     m = parent_map([0, 2, 1, 0, 2, 2, 1])
     log_probs = (scale * torch.randn(50, 7, generator=seeded(scale), dtype=dtype)).requires_grad_()
     want = torch.stack([log_probs[:, m.parents == c].logsumexp(-1) for c in range(3)], -1)

@@ -133,7 +133,7 @@ def test_without_a_bias_and_without_gradients(monkeypatch, stripe):
 
 
 @pytest.mark.parametrize("name", ["masked", "levels", "levels-xi", "gidd"])
-def test_under_autocast_products_are_in_bfloat16_and_the_gradients_float32(name):
+def test_under_autocast_matrix_products_are_in_bfloat16_and_the_gradients_float32(name):
     agree_under_autocast(MANY[name], *batch(MANY[name], rows=40))
 
 

@@ -39,7 +39,7 @@ def level_probs(speeds, sigma):
 
 @pytest.mark.parametrize("speeds", slow_but(SPEEDS, *SPEEDS[:2]), ids=str)
 def test_slopes_of_occupancies_and_weights(speeds):
-    """Against differences in sixty digits: equal and nearly equal speeds are no special case."""
+    """Against differences in sixty digits: equal and nearly equal speeds are not a special case."""
     for t in TIMES:
         sigma = -math.log1p(-t)
 

@@ -290,8 +290,8 @@ def test_sets_chain_and_left_to_right_are_distributions_over_sequences(order, gr
         assert abs(float((-nats).exp().sum()) - 1) < 1e-12
     torch.testing.assert_close(costs.sets, -dd.likelihood(process, denoiser, x, order, group=group).log_likelihood)
     torch.testing.assert_close(costs.left_to_right, -dd.likelihood(process, denoiser, x, LeftToRight()).log_likelihood)
-    torch.testing.assert_close(costs.drawing_together + costs.order, costs.sets - costs.left_to_right)
-    assert bool(costs.drawing_together.abs().max() > 0.01) or costs.calls == length * (len(process.levels) - 1)
+    torch.testing.assert_close(costs.drawing_in_parallel + costs.order, costs.sets - costs.left_to_right)
+    assert bool(costs.drawing_in_parallel.abs().max() > 0.01) or costs.calls == length * (len(process.levels) - 1)
 
 
 def test_the_chain_is_the_order_of_the_sets_one_position_at_a_time():
@@ -321,7 +321,7 @@ def test_one_position_a_call_costs_nothing(name, order):
     process = PROCESSES[name]
     costs = dd.order_costs(process, Opinions(process, 2), texts(process, 2), order, 1)
     if isinstance(order, Confidence | LeftToRight) and order.consistent_joint:  # one position a call
-        assert costs.drawing_together.abs().max() == 0
+        assert costs.drawing_in_parallel.abs().max() == 0
 
 
 @pytest.mark.parametrize("name", ["masked", "two"])
@@ -334,15 +334,15 @@ def test_given_the_best_network_the_cost_is_the_total_correlation_and_the_order_
         costs = dd.order_costs(process, best, x, order, group)
         torch.testing.assert_close((-costs.chain).exp(), known.flatten(), atol=0, rtol=1e-9)
         assert costs.order.abs().max() < 1e-9
-        assert float(known.flatten() @ costs.drawing_together) > 0, "no single sequence, but the mean"
+        assert float(known.flatten() @ costs.drawing_in_parallel) > 0, "no single sequence, but the mean"
     if name == "masked":
-        together = float(known.flatten() @ dd.order_costs(process, best, x, InOrder(Lanes(2)), 2).drawing_together)
+        parallel = float(known.flatten() @ dd.order_costs(process, best, x, InOrder(Lanes(2)), 2).drawing_in_parallel)
         pair = known.sum((1, 3))  # positions 0 and 2 first, then 1 and 3 given them
         rest = known.permute(0, 2, 1, 3) / pair[..., None, None]
         apart = pair.sum(1)[:, None] * pair.sum(0)
         halves = rest.sum(3)[..., None] * rest.sum(2)[..., None, :]
         want = (pair * (pair / apart).log()).sum() + (known.permute(0, 2, 1, 3) * (rest / halves).log()).sum()
-        assert together == pytest.approx(float(want), rel=1e-9)
+        assert parallel == pytest.approx(float(want), rel=1e-9)
 
 
 def test_a_group_is_that_of_confidence_and_of_fewer_steps():
@@ -378,8 +378,8 @@ def test_padding_and_prompts_have_no_cost_and_rows_are_counted_apart():
 def test_the_command_for_a_mean_and_its_error():
     process, x = PROCESSES["masked"], texts(PROCESSES["masked"], 3)
     costs = dd.order_costs(process, Opinions(process, 3), x, group=3)
-    mean = dd.Measure.ratio(costs.drawing_together, costs.tokens, "nats/token")
-    assert mean.value == pytest.approx(float(costs.drawing_together.mean()) / 3) and mean.standard_error > 0
+    mean = dd.Measure.ratio(costs.drawing_in_parallel, costs.tokens, "nats/token")
+    assert mean.value == pytest.approx(float(costs.drawing_in_parallel.mean()) / 3) and mean.standard_error > 0
 
 
 BLOCK_PROCESSES = {"masked": Masked(4, Cosine()), "two": dd.presets.hdlm([0, 1, 0, 2])}

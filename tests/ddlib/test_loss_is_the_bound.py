@@ -89,7 +89,7 @@ def test_with_many_tokens_too(process, t, seed, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("size", "t"), [(12, 1e-4), (18, 1e-3), (18, 0.01), (20, 0.01), (50, 1e-4)])
 def test_a_state_that_the_token_hardly_leaves_has_its_loss(size, t, dtype):
-    """The previous state of z is practically impossible given x: D(0, b) = b is no multiple of its rate."""
+    """The previous state of z is practically impossible given x: D(0, b) = b is not a multiple of its rate."""
     process, x = one_way_ring(size), torch.tensor([[2]])
     noise = x, x, torch.tensor([t], dtype=F64)
     logits = torch.zeros(1, 1, size, dtype=dtype)

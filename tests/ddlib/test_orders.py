@@ -53,7 +53,7 @@ def first(process, table, sampler, **options):
     return [(before - after).nonzero().flatten().tolist() for before, after in itertools.pairwise(level)]
 
 
-# the largest, the largest less the second, and the entropy: each score begins with another position
+# the largest, the largest minus the second, and the entropy: each score begins with another position
 SHARES = (0.50, 0.48, 0.02, 0.0), (0.49, 0.17, 0.17, 0.17), (0.45, 0.45, 0.05, 0.05), (0.45, 0.35, 0.2, 0.0)
 
 

@@ -61,7 +61,7 @@ def test_values_and_gradients_of_the_cpu(process, dtype, tolerance, mode, own):
     assert gpu.usable(noisy[0].device, torch.float32)
     with torch.no_grad():
         ours = dd.linear_training_loss(there, *on_gpu[:2], *noisy, on_gpu[2], **options, reduction="none")
-    # the kernel keeps float32 sums of exact products; logits of levels that it does not serve are in half precision
+    # the kernel keeps float32 sums of exact products; logits of levels that it does not support are in half precision
     served = process is not MANY["xi-above"] and mode != "edges"
     close([ours], [values], 1e-4 if served else tolerance)
     loss, per_token = dd.linear_training_loss(there, *on_gpu[:2], *noisy, on_gpu[2], **options, per_token=True)

@@ -1,4 +1,4 @@
-"""One saved folder serves ``DiT.from_pretrained`` and, without remote code, transformers' ``AutoModel``."""
+"""One saved folder for ``DiT.from_pretrained`` and, without remote code, transformers' ``AutoModel``."""
 
 import os
 import subprocess

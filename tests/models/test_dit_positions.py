@@ -50,7 +50,7 @@ def test_scores_depend_on_differences_of_rows_and_of_columns(height, width, head
             moved = found[down:, right:, down:, right:]
             torch.testing.assert_close(moved, found[: height - down, : width - right, : height - down, : width - right])
     if height > 1 and width > 1:
-        assert (found[0, 0, 1, 0] - found[0, 0, 0, 1]).abs() > 1e-6, "a row is no column"
+        assert (found[0, 0, 1, 0] - found[0, 0, 0, 1]).abs() > 1e-6, "a row is not a column"
         assert (found[0, 0, 1, 0] - found[1, 0, 0, 0]).abs() > 1e-6, "nor is up down"
 
 

@@ -66,7 +66,7 @@ def test_seeds_of_rows_behind_padding_are_refused(folders):
 
 
 def test_a_bound_is_that_of_the_vocabulary_without_undrawn_tokens(folders):
-    """Ids that are no words could as well not be there."""
+    """Ids that are not words could as well not be there."""
     process, denoiser, _, _ = hub.load(folders["bert"])
     drawn = torch.tensor([i for i in range(TOKENS) if i != MASK])
     small, number = dd.presets.mdlm(TOKENS - 1), torch.zeros(TOKENS + 1, dtype=torch.int64)

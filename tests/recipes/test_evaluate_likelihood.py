@@ -79,14 +79,14 @@ def test_costs_are_those_of_ddlib_with_errors_of_the_differences(published):
         saved.process, saved.denoiser, batch.x, dd.samplers.Confidence("entropy"), 4, given=~batch.mask,
         parameterization="posterior",
     )  # fmt: skip
-    pairs = {"nats_per_token": costs.sets, "drawing_together": costs.drawing_together, "order": costs.order}
+    pairs = {"nats_per_token": costs.sets, "drawing_in_parallel": costs.drawing_in_parallel, "order": costs.order}
     for name, nats in pairs.items():
         mean = dd.Measure.ratio(nats, costs.tokens, "nats/token")
         assert grouped[name]["value"] == pytest.approx(mean.value, rel=1e-5, abs=1e-7), name
         assert grouped[name]["error"] == pytest.approx(mean.standard_error, rel=1e-4) and grouped[name]["noise"] is None
     how = grouped["protocol"]
     assert how["steps"] == "one per 4 edges" and how["pace"] == "none" and how["calls"] == costs.calls
-    assert 0 < grouped["drawing_together"]["error"] < grouped["nats_per_token"]["error"]
+    assert 0 < grouped["drawing_in_parallel"]["error"] < grouped["nats_per_token"]["error"]
 
 
 @pytest.fixture(scope="module")
@@ -166,10 +166,10 @@ def test_the_command_prints_the_cost_of_groups_and_orders(published, tmp_path, c
     main([str(published.run), *flags, "--likelihood-group", "4", "--out", str(place)])
     likely = json.loads(place.read_text(encoding="utf-8"))["likelihood"]
     shown = " ".join(capsys.readouterr().out.split())
-    for name in ("drawing_together", "order"):
+    for name in ("drawing_in_parallel", "order"):
         assert likely[name]["unit"] == "nats/token" and likely[name]["error"] > 0
         assert f"likelihood {name.replace('_', ' ')} │ {likely[name]['value']:.4f}" in shown
-    assert "costs: drawing_together: extra nats per token over the same order" in shown
+    assert "costs: drawing_in_parallel: extra nats per token over the same order" in shown
 
 
 def test_without_the_option_there_is_none(published, capsys):

@@ -160,7 +160,7 @@ def test_prompts_of_several_lengths_give_the_same_together_as_alone(folders, kin
 
 
 def test_prompts_of_several_lengths_have_a_cache_each(folders):
-    """One window has one length; the rows of each length are drawn together."""
+    """One window has one length; the rows of each length are drawn in one batch."""
     sampling = Sampling(steps=2, sampler="confidence", pace="blocks:4", keep="dual")
     options = dict(run=folders["a2d"], samples=2, new=6, sampling=sampling, reading=LoadOptions(block_size=0))
     alone = [text for prompt in PROMPTS[:2] for text in generate(Options(**options, prompt=prompt), quiet())]

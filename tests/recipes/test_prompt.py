@@ -1,4 +1,4 @@
-"""Rows of several lengths: what is drawn together is what is drawn alone, to the bit where nothing is rounded."""
+"""Rows of several lengths: a batch has the samples of its rows alone, to the bit where nothing is rounded."""
 
 from types import SimpleNamespace
 

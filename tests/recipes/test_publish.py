@@ -44,7 +44,7 @@ class Dots(nn.Module):
 
 
 class Lambda(dd.processes.Masked):
-    """A process of another author, whose argument is no plain value."""
+    """A process of another author, whose argument is not a plain value."""
 
     def __init__(self, vocab_size: int, function) -> None:
         super().__init__(vocab_size, Linear())

@@ -1,4 +1,4 @@
-"""Sequences of symbols that are no text: sources, the folder, the command, and runs on it."""
+"""Sequences of symbols that are not text: sources, the folder, the command, and runs on it."""
 
 import gzip
 import json
@@ -244,7 +244,7 @@ test_bad_input_is_named = refuses(r"""
     prepare_ids(np.zeros((4, 2, 2), int), 2, 4, "out", ends=True)
         | ValueError | ends=True: not for sequences of one shape, here \(2, 2\)
     prepare_ids(np.zeros((10, 2), int), 9, 4, "out", labels=[*"aaaaaaaaab"])
-        | ValueError | held_out=9: leaves no sequence of the class 'b' to train on, must be at most 8
+        | ValueError | held_out=9: would hold out every sequence of the class 'b', must be at most 8
     Sequences(ids=np.zeros((2, 1), int), symbols=("a",), labels=np.array([0, 3]), classes=("x", "y"))
         | ValueError | labels: row 1 is 3, there are 2 classes
 """)

@@ -149,10 +149,10 @@ def test_an_evaluation_names_the_density_of_its_times(tmp_path, capsys):
     options = Options(run=str(published.run), scorer="none", replicates=3, batch=4)
     uniform, own = evaluate(replace(options, times="uniform"), ALONE), evaluate(options, ALONE)
     assert (uniform["protocol"]["density_of_times"], own["protocol"]["density_of_times"]) == ("uniform", "optimal")
-    assert own["protocol"]["method"] == "from neighbouring times, without the variance that strata remove"
+    assert own["protocol"]["method"] == "of stratified times, from differences between neighbours"
     ours, theirs = (result["bound"]["nats_per_token"] for result in (own, uniform))
     assert ours["value"] != theirs["value"]
     assert abs(ours["value"] - theirs["value"]) < 5 * math.hypot(ours["error"], theirs["error"])
     assert uniform["validation"] is None and own["validation"] is not None
     evaluation.show(own, evaluation.make_console())
-    assert "times optimal, errors from neighbouring times" in " ".join(capsys.readouterr().out.split())
+    assert "times optimal, errors of stratified times" in " ".join(capsys.readouterr().out.split())

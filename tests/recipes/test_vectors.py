@@ -41,7 +41,7 @@ def tokenizer():
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A hub with one model that serves single files; returns its folder and the names of the downloads."""
+    """A hub with one model and downloads of single files; returns its folder and the names of the downloads."""
     remote, local, names = tmp_path / "remote", tmp_path / "local", []
     remote.mkdir()
     local.mkdir()

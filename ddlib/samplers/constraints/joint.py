@@ -1,4 +1,4 @@
-"""Tokens that are drawn together such that the sequence has a completion."""
+"""Tokens that are drawn in parallel such that the sequence has a completion."""
 
 from collections.abc import Callable
 

@@ -37,7 +37,7 @@ class LogitProcessors:
         length: number of positions of a sequence; vetoes that forbid nothing at these are left out.
 
     Raises:
-        TypeError, ValueError: forbidden tokens that are no tokens, or all tokens of a cluster; a penalty below 1.
+        TypeError, ValueError: forbidden tokens that are not tokens, or all tokens of a cluster; a penalty below 1.
     """
 
     def __init__(

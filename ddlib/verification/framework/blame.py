@@ -43,7 +43,7 @@ def _modules(subject: Any, depth: int = 3) -> Iterator[str]:
     """Yield the modules of the classes of an object and its parts, without inherited classes of ddlib."""
     bases = type(subject).__mro__
     kinds = tuple(takewhile(lambda kind: not kind.__module__.startswith("ddlib."), bases))
-    # a class of ddlib itself counts alone; an object without a base in ddlib is no part: a number, a tensor
+    # a class of ddlib itself counts alone; an object without a base in ddlib is not a part: a number, a tensor
     kinds = () if kinds == bases else kinds or bases[:1]
     yield from (kind.__module__ for kind in kinds)
     if depth and (kinds or isinstance(subject, (tuple, nn.Module))):

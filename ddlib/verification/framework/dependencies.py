@@ -23,7 +23,7 @@ def verifier(*claims: Claim) -> Callable[[Any, bool], tuple[list[Check], str]]:
 def explained(evaluate_claims: Sequence[tuple[Claim, Check]]) -> list[Check]:
     """Set ``Check.follows`` of each failure that another failure explains, and return the checks.
 
-    Exceptions of one kind from one line count as one failure, that of the first check. Any other failure follows from a
+    Exceptions of one kind from one line are one failure, that of the first check. Any other failure follows from a
     failed claim among those that it rests on, directly or indirectly, even if the claims in between hold.
     """
     beneath = {claim.name: claim.rests_on for claim, _ in evaluate_claims}

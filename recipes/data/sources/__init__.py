@@ -2,7 +2,7 @@
 
 A source is a class or function whose object has two methods: ``load()`` returns ``Sequences``, ``identity()`` hashes of
 the content, by name, equal if and only if the sequences are. Arguments of its constructor are keys of YAML and flags of
-``python -m recipes.prepare``. An argument ``files`` is a path: it is no part of the identity, as files may be moved.
+``python -m recipes.prepare``. An argument ``files`` is a path: it is not part of the identity, as files may be moved.
 """
 
 from importlib import import_module

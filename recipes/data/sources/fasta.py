@@ -19,7 +19,7 @@ LETTERS = {"protein": ("ACDEFGHIKLMNPQRSTVWY", "X"), "dna": ("ACGT", "N"), "rna"
 """Letters of each alphabet, and the letter for an unknown one."""
 
 NUCLEOTIDES = 0.95
-"""Share of letters of DNA or RNA from which on sequences are no proteins, where it is about a third."""
+"""Share of letters of DNA or RNA from which on sequences are not proteins, where it is about a third."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Fasta:
 
     Args:
         files: a file, a folder or a quoted pattern.
-        alphabet: protein, dna or rna; letters of DNA or RNA are no proteins.
+        alphabet: protein, dna or rna; letters of DNA or RNA are not proteins.
         unknown: largest accepted share of letters in lower case or outside of the alphabet: the first are read as
             capitals, the others become X (proteins) or N, then a symbol too.
         labels: a regular expression with one group, the label in a record's header; or a file with one on each line.

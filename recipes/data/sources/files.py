@@ -56,7 +56,7 @@ def identity(files: Sequence[Path], labels: str | None) -> dict[str, str]:
 
 
 def on_hub(path: str) -> bool:
-    """Return whether a path is no file here but can be the name of a data set on the hub."""
+    """Return whether a path is not a file here but can be the name of a data set on the hub."""
     named_file = SUFFIX.match(Path(path).suffix)  # and not the version of a data set, as in "name-v1.0"
     return not Path(path).exists() and not glob.has_magic(path) and not named_file
 

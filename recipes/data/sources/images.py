@@ -36,7 +36,7 @@ class Images:
 
     Raises:
         ModuleNotFoundError: picture files need Pillow.
-        FileNotFoundError, TypeError, ValueError: on loading: no such files; a file that is no picture; pictures of
+        FileNotFoundError, TypeError, ValueError: on loading: no such files; a file that is not a picture; pictures of
             several sizes; values outside of 0..255, or of more than 8 bits in a picture file; missing labels.
     """
 

@@ -45,8 +45,8 @@ class Lines:
         tokenizer: a function from a line to its tokens, in place of ``tokens``.
 
     Raises:
-        FileNotFoundError, ValueError: on loading: no such file or column; a part of a line that is no token, with its
-            file and line; missing labels.
+        FileNotFoundError, ValueError: on loading: no such file or column; a part of a line that is not a token, with
+            its file and line; missing labels.
     """
 
     files: str

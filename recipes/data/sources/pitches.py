@@ -8,7 +8,7 @@ from jaxtyping import Int
 HOLD, REST = "hold", "rest"
 NAMES = ("C", "C#", "D", "D#", "E", "F", "F#", "G", "G#", "A", "A#", "B")
 RESTING, HOLDING, NOISY = -1, -2, -3
-"""Numbers of the two symbols that are no pitch, and of a noisy state."""
+"""Numbers of the two symbols that are not pitches, and of a noisy state."""
 
 
 def symbol_of(pitch: int) -> str:

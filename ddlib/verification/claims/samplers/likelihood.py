@@ -29,7 +29,7 @@ _DRAWS, _ALL = 2000, 99
 def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Case]:
     """Return cases of the sampler with masks, a tree, or the given process, if it has a likelihood."""
     processes = [three()["masked"], levels(Linear())] if on is None else [few(on)]
-    # the claims about samplers report errors that are no refusals
+    # the claims about samplers report errors that are not refusals
     return served(sampler, processes, lambda process: check_likelihood(process, sampler), (Exception,))
 
 
