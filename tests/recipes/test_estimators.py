@@ -77,7 +77,7 @@ FAST = [(kind, name) for kind, name in SERVED if "256" not in name]
 
 
 @pytest.mark.parametrize(("kind", "name"), slow_but(SERVED, *FAST))
-def test_krafts_sum_tells_likelihoods_and_bounds_from_other_numbers(kind, name):
+def test_krafts_sum_separates_likelihoods_and_bounds_from_other_numbers(kind, name):
     process, length = PROCESSES[kind]
     estimator = named(name)
     sums = kraft_sums(estimator, Model(process, None), length, seeds=1)
@@ -233,7 +233,7 @@ def test_draws_along_blocks_have_the_expectation_that_is_judged():
         ("no exact ends", "best of 4 orders", "only masks at t = 1"),
     ],
 )
-def test_what_an_estimator_cannot_serve_is_refused_with_the_reason(kind, name, reason):
+def test_unsupported_processes_and_options_are_refused_with_the_reason(kind, name, reason):
     process, length = PROCESSES[kind]
     assert reason in unserved(named(name), Model(process, None), length)
 
