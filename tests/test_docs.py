@@ -179,6 +179,20 @@ def test_a_results_page_begins_with_question_answer_and_command(name):
     assert not lines[3]
 
 
+def test_sections_of_the_theory_that_docstrings_cite_exist():
+    theory = (ROOT / "docs" / "concepts" / "theory.md").read_text()
+    sections = set(re.findall(r"^## (\d+)\.", theory, re.M))
+    missing = [
+        f"{file.relative_to(ROOT)}: section {number}"
+        for package in ("ddlib", "ddlib_models", "recipes", "benchmarks", "tests")
+        for file in sorted((ROOT / package).rglob("*.py"))
+        for cited in re.findall(r"theory,? sections? (\d+(?:(?:,| and|, and) \d+)*)", file.read_text())
+        for number in re.findall(r"\d+", cited)
+        if number not in sections
+    ]
+    assert not missing, "\n".join(missing)
+
+
 def test_the_picture_of_the_packages_is_that_of_the_code():
     drawn = json.loads(Image.open(figures_architecture.PICTURE).text["Description"])
     renew = "run python docs/figures_architecture.py"

@@ -185,7 +185,7 @@ def test_mdlm_theorem(t, data):
 @settings(max_examples=examples(40))
 @given(st.floats(0.5, 4.0), st.floats(1e-3, 0.999), st.floats(0.1, 1.0), st.data())
 def test_hdlm_theorems(gamma, t, xi, data):
-    """Theorems elbo and elbo_perturbation with the paper's weights, w_m corrected (theory section 6)."""
+    """Theorems elbo and elbo_perturbation with the paper's weights, w_m corrected (docs/errata.md)."""
     assume(abs(gamma - 1) > 1e-3)
     process = dd.presets.hdlm(PARENTS, gamma=gamma, xi=xi)
     x, z, times = every_pair(process, t)
