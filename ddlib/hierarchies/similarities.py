@@ -40,7 +40,7 @@ def blosum62(letters: str = AMINO_ACIDS) -> Float64[Tensor, "V V"]:
         letters: the amino acids in the order of the tokens, some or all of the 20, each once.
 
     Raises:
-        ValueError: a letter that is none of them, or that is given twice.
+        ValueError: a letter that is not one of them, or that is given twice.
 
     Example:
         >>> blosum62("ILD")

@@ -29,7 +29,7 @@ class Sparse(Kernel):
         num_parents: number of parents; by default the largest index plus 1.
 
     Raises:
-        TypeError: an index that holds no integers.
+        TypeError: an index that is not of integers.
         ValueError: shapes that differ, an index outside [0, num_parents), and as ``Dense``.
 
     Example:
@@ -159,7 +159,7 @@ class Banded(Sparse):
             stay inside.
 
     Raises:
-        TypeError: size no integer.
+        TypeError: size not an integer.
         ValueError: an even number of weights, too many, or a negative one; all 0 inside a row.
 
     Example:

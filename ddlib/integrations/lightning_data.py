@@ -44,7 +44,7 @@ class _Continued(PositionSampler):
 class DiffusionDataModule(L.LightningDataModule):
     """Data loaders of noisy batches whose order and noise do not depend on processes, workers and accumulation.
 
-    ``trainer.fit(..., ckpt_path=...)`` goes on with the batch after the last one, also within an epoch.
+    ``trainer.fit(..., ckpt_path=...)`` continues with the batch after the last one, also within an epoch.
 
     Lightning shuffles any other training loader when there is more than one process, and positions then no longer are
     the order of training.

@@ -149,9 +149,9 @@ def bound(
             sequence (``typing.BlockDenoiser``): the same mean, twice the work and less variance.
 
     Raises:
-        TypeError, ValueError: as ``nelbo``; a bad mask, interval or number of steps; a density that is none, negative,
-            or 0 inside (0, 1); unknown ``levels``; a pace that is none, or does not fit the length; a denoiser that
-            does not take a time per position, or the clean sequence, where it is required, or fewer states than
+        TypeError, ValueError: as ``nelbo``; a bad mask, interval or number of steps; ``density`` not a density,
+            negative, or 0 inside (0, 1); unknown ``levels``; ``pace`` not a pace, or not for this length; a denoiser
+            that does not take a time per position, or the clean sequence, where it is required, or fewer states than
             the process has.
     """
     check_process(process, denoiser)

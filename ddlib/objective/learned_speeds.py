@@ -56,7 +56,7 @@ def speed_loss(
             "cavity" without one.
 
     Raises:
-        TypeError, ValueError: as ``bound``; a process with nothing to learn, fewer than 2 draws, a bad mask; a learned
+        TypeError, ValueError: as ``bound``; a process without learned speeds, fewer than 2 draws, a bad mask; a learned
             speed that is 0 or infinite.
 
     Example:

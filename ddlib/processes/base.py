@@ -349,7 +349,7 @@ class ForwardProcess(Float64Module, Part):
     def token_evidence(self, z: Tokens, t: Times) -> TokenProbs:
         """Likelihood of each token up to a factor of the state, which a posterior over tokens does not depend on.
 
-        Override it where that factor may be 0: ordered samplers meet states at times at which the process has none.
+        Override it where that factor may be 0: ordered samplers pass states and times that the process never has.
         """
         return self.token_likelihood(z, t)
 

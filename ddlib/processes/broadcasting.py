@@ -201,7 +201,7 @@ def span(s: float | Tensor, t: float | Tensor, device: torch.device) -> tuple[Fl
     """Convert ``s`` and ``t`` by ``scalar`` and check that s <= t: the first line of a ``transition``.
 
     Raises:
-        ValueError: s later than t, or a time that is outside [0, 1] or no scalar.
+        ValueError: s later than t, or a time that is outside [0, 1] or not a scalar.
 
     Example:
         >>> span(0.25, 0.5, torch.device("cpu"))

@@ -182,7 +182,7 @@ class Hierarchical(LevelProcess):
         - With ``edge_weights`` e it is :math:`s_{ij} = e_j`. If all are at least 1 the loss is at least the bound, for
           every network. With :math:`e_j = 1/(n - j + 1)` the weight of an edge sums to 1 over time, but at later
           times: a noisier context is less informative about a child, so for the best network the loss is at least the
-          bound. Otherwise it is a loss and no bound. All 1 is the paper's hard mode where n <= 2; for n > 2 the hard
+          bound. Otherwise it is a loss, not a bound. All 1 is the paper's hard mode where n <= 2; for n > 2 the hard
           mode also has losses at intermediate levels for edges above them.
 
         Args:

@@ -34,7 +34,7 @@ class MatrixExponential(Float64Module):
     .. math:: \exp(\sigma G) = \exp(f u G) \prod_{d_k > 0} \exp(d_k 4^k u G)
 
     The first factor is the uniformised series :math:`e^{-f} \sum_k f^k P^k / k!` with :math:`P = I + u G`; the others
-    come from a table that is extended when a larger :math:`\sigma` is first met. All factors are products of
+    come from a table that is extended when a larger :math:`\sigma` is first used. All factors are products of
     non-negative matrices whose rows are normalised after each product, so nothing cancels: off-diagonal entries keep
     their relative accuracy, and with them slow transitions between groups of states that mix fast. The series has as
     many terms as the longest paths between states require; probabilities below 1e-290 may be returned as 0.

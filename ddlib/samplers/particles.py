@@ -88,7 +88,7 @@ class Particles(Sampler):
         scale: factor of the reward; finite.
 
     Raises:
-        TypeError: no sampler, or particles again; a reward that cannot be called, or that returns no numbers.
+        TypeError: not a sampler, or particles again; a reward that cannot be called, or that does not return numbers.
         ValueError: number, ess or scale out of range; when sampling, a reward of another shape, NaN or +inf, or -inf
             for all particles of a row.
     """

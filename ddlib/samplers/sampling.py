@@ -90,9 +90,9 @@ def sample(
             depends on the number of the row, or that is compiled for one batch size.
         pace: order of the positions; None is ``Together()``, one time for all. With ``Blocks`` the sequence is drawn
             block by block, each by a run of the sampler; ``steps`` and ``times`` are those of one block. With another
-            pace they are those of each of its parts. The denoiser then takes times (B, L). One with blocks of its own
-            (``block_size``) was trained with clean tokens in earlier blocks: a pace of other blocks than theirs, or
-            parts of theirs, is warned of.
+            pace they are those of each of its parts. The denoiser then takes times (B, L). A denoiser with blocks
+            (``block_size``) was trained with clean tokens in earlier blocks: a pace with other blocks, or with parts of
+            these blocks, gives a warning.
         keep: whether a ``ddlib.typing.BlockDenoiser`` caches its computations for earlier blocks. The tokens are the
             same; the cache saves time and takes memory. For a ``WindowDenoiser`` with ``Blocks``, approximate caches by
             name: "prefix" reuses keys and values of the positions before a block, "dual" also those behind it, from the

@@ -87,7 +87,7 @@ class EndOfText(Ending):
         fill: the token at the positions after the end; by default ``token``.
 
     Raises:
-        TypeError, ValueError: no tokens of the process.
+        TypeError, ValueError: numbers that are not tokens of the process.
     """
 
     word = Renamed("token")

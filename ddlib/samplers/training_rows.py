@@ -29,12 +29,12 @@ _AGES, _FIRST, _LATER = range(3)
 class TrainingRows:
     r"""Rows of a batch that descend from noise to data along the order of a sampler, with true tokens.
 
-    A network that is trained on random noise learns contexts that samplers with an order never meet. Here a row of the
-    batch is a sequence x with its current states z. One network call gives the loss at z and the scores by which the
-    order chooses the positions that descend next. These take their true states (teacher forcing), and a finished row is
-    replaced by a new sequence. No further call is needed. The minimiser of the loss at a state is unchanged; the states
-    that are visited change (PUMA, arXiv 2602.10314, for masks; here for every hierarchy, theory section 18). As there,
-    a new sequence begins with a few tokens at random positions: fewer than ``per_step`` edges.
+    A network that is trained on random noise learns many contexts that samplers with an order never reach. Here a row
+    of the batch is a sequence x with its current states z. One network call gives the loss at z and the scores by which
+    the order chooses the positions that descend next. These take their true states (teacher forcing), and a finished
+    row is replaced by a new sequence. No further call is needed. The minimiser of the loss at a state is unchanged; the
+    states that are visited change (PUMA, arXiv 2602.10314, for masks; here for every hierarchy, theory section 18). As
+    there, a new sequence begins with a few tokens at random positions: fewer than ``per_step`` edges.
 
     A loop calls the network at ``z`` and ``t``, ``training_loss`` with ``loss_options``, then ``step`` and
     ``replace``. Rows begin at states of different progress, spread evenly over the batch.
@@ -43,7 +43,7 @@ class TrainingRows:
         process: process with levels that starts at the mask.
         order: an ordered sampler, such as ``Confidence()`` or ``LeftToRight()``; its temperature is part of the order.
         x: (B, L) first sequences.
-        mask: (B, L) bool, True at real tokens; padding stands from the beginning. None if all tokens are real.
+        mask: (B, L) bool, True at real tokens; padding is fixed from the beginning. None if all tokens are real.
         per_step: least number of edges that a row descends in a step; an order with a threshold selects more.
         parameterization: meaning of the network's logits, as in ``nelbo``.
         seed: seed of all random numbers, which depend on (seed, number of steps, row) alone.
@@ -109,7 +109,7 @@ class TrainingRows:
         The weight of a row is the number of its edges over the number of those whose loss the mode sums. The sum over
         the positions of a row thus estimates the sum over all steps of its sequence. In "standard" its mean over the
         states of a sequence, one for each step in a random order, is an upper bound of -log p(x); for masks the
-        ordinary bound. In the other modes it is a loss and no bound, with one weight for all edges of a row.
+        ordinary bound. In the other modes it is a loss, not a bound, with one weight for all edges of a row.
 
         Args:
             mode: "standard": the loss of the next edge of every position that is not a token yet. "edges" and "hard":

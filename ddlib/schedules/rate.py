@@ -44,7 +44,7 @@ class Rate(Schedule):
 
     Raises:
         TypeError: neither a string nor a sympy expression.
-        ValueError: not a formula in t; a rate that is negative or no number; a finite integral; a formula that 4,096
+        ValueError: not a formula in t; a rate that is negative or not a number; a finite integral; a formula that 4,096
             panels do not resolve, with the time.
 
     Example:

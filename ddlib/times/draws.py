@@ -107,7 +107,7 @@ def sample_times(
     With a ``KeyedGenerator`` the slices are those of a scrambled van der Corput sequence over the global example index:
     each aligned window of 2^k consecutive indices has exactly one time in each of the 2^k equal slices, anywhere in it.
     So stratification holds over ranks and gradient accumulation with no communication, and an example's time does not
-    depend on who computes it. The index must therefore hold positions in the order of training, not numbers of examples
+    depend on its process. The index must therefore hold positions in the order of training, not numbers of examples
     in a data set. Where it seems not to (numbers that occur twice, or lie as far apart as random ones do), a
     ``ddlib.utils.validation.UsageWarning`` is issued once; a batch of one or two rows, and an index on an accelerator,
     cannot be judged. Another call with the same generator draws other times, as every draw of a generator is a new one;

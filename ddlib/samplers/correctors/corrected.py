@@ -33,8 +33,8 @@ class Corrected(Sampler):
         interval: two times; corrections follow steps that end between them, bounds included, and not at t = 0.
 
     Raises:
-        TypeError: no sampler, no corrector, a predictor that is not ``on_time_grid``; when sampling, a process that the
-            corrector does not support.
+        TypeError: not a sampler, not a corrector, a predictor that is not ``on_time_grid``; when sampling, a process
+            that the corrector does not support.
         ValueError: steps below 1, an interval outside [0, 1] or of length 0.
     """
 

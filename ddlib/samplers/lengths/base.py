@@ -138,7 +138,7 @@ class Length(Part):
         fill: token behind the end of a row; by default ``token``.
 
     Raises:
-        TypeError, ValueError: no tokens of the process, numbers below 1; when sampling, a process without a mask or
+        TypeError, ValueError: not tokens of the process, numbers below 1; when sampling, a process without a mask or
             with tokens that may be wrong, a sampler that holds values of every position, tokens that are given
             elsewhere than at the beginning.
     """

@@ -32,7 +32,7 @@ class RhoEOS(Length):
     github.com/yjyddq/rho-EOS at 9cb20c6 with its schedule "exp". The numbers are its defaults; it has the share of
     masks as a function and does not call it. The paper itself was not at hand. There are three differences. A position
     that is a token is certain to be that token, where the program takes the network's output for it. A row keeps
-    ``least`` positions, where the program may remove all. A row without masks is finished, where the program goes on
+    ``least`` positions, where the program may remove all. A row without masks is finished, where the program continues
     while other rows of the batch have some.
 
     Args:
