@@ -17,14 +17,16 @@ from recipes.metrics.scoring import Scorer, Scores, generative, mean_entropy, sc
 from recipes.model_io import LoadedModel, held_out, make_sampler
 
 COLOURS = (plot.BLUE, plot.ORANGE, plot.GREEN, plot.VERMILION, plot.DARK, "#CC79A7", "#56B4E9", "#B8A800")
+N_GRAMS = (2, 3)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 def quality(documents: Sequence[Sequence[int]], scores: Scores | None = None) -> dict[str, Any]:
-    """Return the quality and the variety of samples: nats per token of a judge, and entropy of a sample's tokens.
+    """Return the quality and the variety of samples: nats per token of a judge, entropy, and distinct n-grams.
 
-    Each is a ``value`` with its standard ``error`` over samples, None where a single sample leaves no error; or None
-    without scores, and where there is no token.
+    Nats, and the entropy of a sample's tokens, are a ``value`` with its standard ``error`` over samples, None where a
+    single sample leaves no error; or None without scores, and where there is no token. ``distinct`` is the share of
+    n-grams of all samples that differ from each other, for n = 2 and 3; None where there is none.
 
     Args:
         documents: tokens of each sample.
@@ -36,7 +38,15 @@ def quality(documents: Sequence[Sequence[int]], scores: Scores | None = None) ->
     if any(len(tokens) for tokens in documents):
         entropy = mean_entropy(documents)
     measures = {"nats": nats, "entropy": entropy}
-    return {name: None if found is None else value_and_error(found) for name, found in measures.items()}
+    found = {name: None if one is None else value_and_error(one) for name, one in measures.items()}
+    shares = {str(n): distinct_share(documents, n) for n in N_GRAMS}
+    return found | {"distinct": None if None in shares.values() else shares}
+
+
+def distinct_share(documents: Sequence[Sequence[int]], n: int) -> float | None:
+    """Return the number of distinct n-grams of all documents over the number of n-grams; None where there is none."""
+    grams = [tuple(tokens[place : place + n]) for tokens in documents for place in range(len(tokens) - n + 1)]
+    return len(set(grams)) / len(grams) if grams else None
 
 
 def judged(
@@ -121,6 +131,8 @@ def in_a_line(cell: Mapping[str, Any]) -> str:
         if (found := cell[name]) is not None:
             error = "" if found["error"] is None else f" ± {found['error']:.3f}"
             parts.append(f"{name} {found['value']:.3f}{error}")
+    if cell["distinct"] is not None:
+        parts.append(f"distinct 2-grams {cell['distinct']['2']:.3f}")
     return ", ".join(parts)
 
 

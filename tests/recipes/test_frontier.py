@@ -162,10 +162,16 @@ def test_counting_changes_nothing_and_counts_each_sequence_once(sampler):
     assert calls == 24 if isinstance(sampler, dd.samplers.Confidence) else 4 <= calls < 24
 
 
+def test_distinct_n_grams_are_counted_over_all_samples():
+    found = quality([[1, 2, 1, 2], [2, 1, 3]])["distinct"]
+    assert found == {"2": 3 / 5, "3": 1.0}
+    assert quality([[1, 1, 1, 1]])["distinct"] == {"2": 1 / 3, "3": 1 / 2}
+
+
 @pytest.mark.slow
 def test_quality_of_nothing_is_none(tmp_path):
     nothing = quality([[], []], Scores(torch.zeros(2), torch.zeros(2, dtype=torch.int64), 0))
-    assert nothing == {"nats": None, "entropy": None}
+    assert nothing == {"nats": None, "entropy": None, "distinct": None}
     one = quality([[1, 2], []])
     assert one["nats"] is None and one["entropy"]["error"] is None
     how = {"temperature": 1.0, "spacing": "time", "calls": 2.0}
