@@ -1,4 +1,4 @@
-"""Folders with a tiny model of others, which a test may change."""
+"""Folders with a tiny third-party model, which a test may change."""
 
 import shutil
 
