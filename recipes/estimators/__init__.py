@@ -1,7 +1,7 @@
 """Estimators of -log p(x) in use, and Kraft's test, which tells likelihoods and bounds from other numbers."""
 
 from recipes.estimators.base import Draw, Estimator, Model
-from recipes.estimators.kraft import TOLERANCE, kraft_sum, kraft_sums, random_networks, verdict
+from recipes.estimators.kraft import TOLERANCE, kraft_sum, kraft_sums, random_networks, small_model, verdict
 from recipes.estimators.needs import unserved
 from recipes.estimators.noise import OverNoise
 from recipes.estimators.orders import AlongOrders
@@ -20,6 +20,7 @@ __all__ = [
     "kraft_sums",
     "named",
     "random_networks",
+    "small_model",
     "unserved",
     "verdict",
 ]

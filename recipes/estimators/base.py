@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float64, Int64
@@ -46,9 +46,11 @@ class Draw(NamedTuple):
 class Estimator(ABC):
     """Estimator of -log p(x). A subclass computes one draw, and the expectation on a space that can be enumerated."""
 
+    random: ClassVar[bool]
+    """Whether draws differ."""
     name: str
     claim: Claim
-    """What Kraft's sum is for every process that the estimator serves; for some processes it may be better."""
+    """What Kraft's sum is for every process that the estimator supports; for some processes it may be better."""
     source: str
     """Where the formula, or its use, is published."""
     needs: tuple[str, ...] = ()

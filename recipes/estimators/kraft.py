@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+import ddlib as dd
 from ddlib.processes import ForwardProcess
 from ddlib.testing.oracle import exact_cavity, sequences
 from ddlib.typing import Denoiser
@@ -14,6 +15,8 @@ TOLERANCE = 1e-6
 """Error of a sum that is due to the quadrature and to rounding."""
 OWN = 0.25
 """Part of the evidence of its own position that a random network uses."""
+MOST = 500
+"""Number of pairs of a sequence of tokens and one of states that it can become, which are enumerated."""
 SCALES = (0.0, 0.3, 1.0, 3.0)
 """Standard deviations of the random logits: from uniform to sharp networks."""
 
@@ -53,6 +56,29 @@ def random_networks(process: ForwardProcess, length: int, seeds: int = 4) -> Ite
             for network in (random, exact, leaning):
                 network.own_times = True  # all of them take a time per position
                 yield network
+
+
+def small_model(model: Model) -> tuple[Model, int]:
+    """Return a model over a few tokens with the process of another, and a length at which it can be enumerated.
+
+    The network is left out. Along blocks there are two blocks of two positions, or of one where these are too many.
+
+    Raises:
+        TypeError, ValueError: the process has no copy over a few tokens.
+    """
+    along_blocks = model.pace.block is not None
+    spaces = ((2, 4, 2), (4, 2, 1)) if along_blocks else ((3, 3, 1), (4, 2, 1), (3, 2, 1))
+    for size, length, block in spaces:
+        try:
+            process = model.process.small_copy(size)
+        except ValueError:  # too few tokens for its levels
+            continue
+        tokens = torch.arange(process.vocab_size)[:, None]
+        pairs = int((process.marginal(tokens, torch.full((len(tokens),), 0.5)) > 0).sum())
+        if pairs**length <= MOST:
+            pace = dd.paces.Blocks(block) if along_blocks else model.pace
+            return Model(process, model.network, pace=pace), length
+    raise ValueError(f"process is {model.process!r}, has no copy over 2 to 4 tokens that is small enough to enumerate")
 
 
 def kraft_sum(estimator: Estimator, model: Model, length: int) -> float:

@@ -62,7 +62,7 @@ NEEDS: dict[str, Callable[[Model, int], str]] = {
     "whole sequences": _whole,
     "density": _density,
 }
-"""Reason why a model does not serve, or "", by the name of the requirement."""
+"""Reason why a model does not meet it, or "", by the name of the requirement."""
 
 
 def unserved(estimator: Estimator, model: Model, length: int) -> str:

@@ -30,6 +30,8 @@ class Noised:
     """(B,) times, or (B, L) along blocks."""
     s: Tensor
     """Earlier times of a step, likewise."""
+    counted: Bool[Tensor, "B L"]
+    """True at the positions whose value is used: those that move, without given tokens."""
 
     @cached_property
     def logits(self) -> Tensor:
@@ -57,6 +59,7 @@ class OverNoise(Estimator):
     Along blocks a term is the sum over blocks, with clean tokens before the block and noise behind it.
     """
 
+    random = True
     terms: tuple[Term, ...]
 
     @torch.no_grad()
@@ -77,10 +80,10 @@ class OverNoise(Estimator):
             s, t, measure = _along(model, moments, part, length)
             t, s = (_at_given(time, free) for time in (t, s))
             z = torch.where(free, model.process.sample(x, t, generator), x)
-            noised = Noised(model, x, z, t, s)
+            noised = Noised(model, x, z, t, s, counted=free & (measure > 0))
             value = term.value(noised).to(torch.float64)
-            counted = torch.where(free & (measure > 0), measure * value, 0.0)
-            total += moments.weight * counted.sum(-1)
+            nats = torch.where(noised.counted, measure * value, 0.0).sum(-1)
+            total += moments.weight * nats
             calls += noised.called
         return Draw(total, calls)
 
@@ -100,11 +103,11 @@ class OverNoise(Estimator):
             s, t, measure = _along(model, Moments(*(value[node] for value in moments)), part.double(), length)
             chance = model.process.likelihood(states[state], x[row], t).prod(-1)
             reached = chance > 0
-            noised = Noised(model, x[row[reached]], states[state[reached]], t[reached], s[reached])
-            measure = measure[reached]
-            counted = torch.where(measure > 0, measure * term.value(noised).double(), 0.0).sum(-1)
+            rows, measure = row[reached], measure[reached]
+            noised = Noised(model, x[rows], states[state[reached]], t[reached], s[reached], counted=measure > 0)
+            nats = torch.where(noised.counted, measure * term.value(noised).double(), 0.0).sum(-1)
             weight = (chance * moments.weight[node])[reached] / parts
-            total.index_add_(0, row[reached], weight * counted)
+            total.index_add_(0, rows, weight * nats)
         return total
 
 

@@ -19,6 +19,7 @@ Reading = Callable[[Model, Int64[Tensor, "B L"], Bool[Tensor, "B L"]], Draw]
 class AlongOrders(Estimator):
     """Function of the sequence without chance: every draw equals the expectation."""
 
+    random = False
     reading: Reading
 
     @torch.no_grad()

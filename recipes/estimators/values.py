@@ -39,7 +39,8 @@ def divergence(noised: Noised) -> Tensor:
 
 def reconstruction(noised: Noised) -> Tensor:
     """Return -log p(x | z_t), the end term at the data: 0, without a network call, where no token has moved."""
-    if bool((noised.model.process.likelihood(noised.x, noised.x, noised.t) >= 1).all()):
+    stays = noised.model.process.likelihood(noised.x, noised.x, noised.t) >= 1
+    if bool(stays[noised.counted].all()):
         return torch.zeros(noised.x.shape, dtype=torch.float64, device=noised.x.device)
     return dd.reconstruction(noised.model.process, noised.logits, noised.x, noised.z, noised.t)
 

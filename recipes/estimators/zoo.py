@@ -55,7 +55,7 @@ ESTIMATORS: tuple[Estimator, ...] = (
         name="pseudo-likelihood at half masks",
         claim="neither",
         source="parameter-golf#1053",
-        needs=("masks",),
+        needs=("masks", "whole sequences"),
         terms=(Term(Once(0.5), values.masked_cross_entropy(0.5)),),
     ),
     OverNoise(
