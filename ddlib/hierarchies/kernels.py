@@ -35,7 +35,7 @@ class Kernel(Float64Module):
 
     @property
     def plain(self) -> bool:
-        """True if every child has one parent, ``parents``."""
+        """True only if every child has one parent, ``parents``; False is right for any kernel, and slower."""
         return False
 
     @property

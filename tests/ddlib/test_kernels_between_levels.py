@@ -282,6 +282,11 @@ def test_a_loss_compiles_as_one_graph(name):
 
 
 @pytest.mark.slow
+def test_a_matrix_with_one_parent_for_each_child_is_verified():
+    """It is right, and slower than a map of parents."""
+    assert dd.verify(Kernels([Dense(MEMBERS), [[1, 0], [0, 1]]])).ok
+
+
 def test_a_blur_that_changes_next_to_nothing_is_verified():
     assert dd.verify(Hierarchical(Blur(5, [0.1, 0.15, 0.2]), Linear())).ok
 

@@ -161,8 +161,9 @@ def _actions(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
         yield from _acts(edge, f"of maps[{i}]", child, parent, i, 1e-15, 8)
         all_positive = (edge.matrix() > 0).all().double()
         yield Comparison(f"mixes of maps[{i}]", (), torch.tensor(float(edge.mixes)), all_positive, 0.0)
-        one_parent = (edge.matrix().gather(1, edge.parents[:, None]) == 1).all().double()
-        yield Comparison(f"plain of maps[{i}]", (), torch.tensor(float(edge.plain)), one_parent, 0.0)
+        if edge.plain:
+            one_parent = (edge.matrix().gather(1, edge.parents[:, None]) == 1).all().double()
+            yield Comparison(f"plain of maps[{i}]", (), torch.ones_like(one_parent), one_parent, 0.0)
 
 
 def _drawn(count: int, most: int) -> Tensor:
