@@ -119,10 +119,6 @@ def corpus_for(
         raise ValueError(f"--held-out {held_out}: must be at least 2, the mean over one document has no standard error")
     vocabulary = load_tokenizer(name, revision).get_vocab()
     theirs = AutoTokenizer.from_pretrained(name, trust_remote_code=False, revision=revision or "main")
-    if theirs.chat_template:
-        print(
-            f"warning: --from {name}: its chat template is not kept, so --chat does not take the run", file=sys.stderr
-        )
     ends = [token for token in (*ENDINGS, theirs.eos_token) if token in vocabulary]
     if not ends:
         raise ValueError(
@@ -140,12 +136,15 @@ def corpus_for(
 def check(name: str, recipe: Recipe) -> None:
     """Raise for a model, or recipe values for it, that are not supported, before any text is prepared.
 
+    Warn of a chat template, which a run does not keep.
+
     Raises:
         ModuleNotFoundError: adapters are requested and peft is not installed.
         OSError: no such model; a folder with weights in a pickle alone.
         ValueError: no causal language model; its tokenizer has more tokens than its table rows; or see ``CausalLM``.
     """
     import torch
+    from transformers import AutoTokenizer
 
     from ddlib_models.hf.base import hub_options, plain, transformers_config
     from ddlib_models.hf.causal_lm import CausalLM
@@ -162,6 +161,10 @@ def check(name: str, recipe: Recipe) -> None:
         raise ValueError(
             f"--from {name}: its tokenizer has {size} tokens, must have at most {rows}, the rows of its embedding. "
             "Added tokens require rows first (resize_token_embeddings of transformers)"
+        )
+    if AutoTokenizer.from_pretrained(name, trust_remote_code=False, revision=revision or "main").chat_template:
+        print(
+            f"warning: --from {name}: its chat template is not kept, so --chat does not take the run", file=sys.stderr
         )
     if recipe.model["kind"] == "causal_lm":
         if Path(name).is_dir() and not any(Path(name).glob(f"{WHOLE}*")):

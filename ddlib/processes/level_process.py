@@ -43,7 +43,7 @@ class LevelProcess(ForwardProcess):
     hierarchy: Hierarchy
 
     def __init__(self, hierarchy: Hierarchy, schedule: Schedule | Sequence[Schedule]) -> None:
-        schedules = tuple(schedule) if isinstance(schedule, Sequence) else (schedule,)
+        schedules = tuple(schedule) if isinstance(schedule, list | tuple) else (schedule,)
         check_tree(hierarchy, *schedules)
         super().__init__(hierarchy.vocab_size, hierarchy.num_states)
         self.hierarchy, self._schedules = hierarchy, schedules

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin, snapshot_download
-from huggingface_hub.errors import HFValidationError
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils import is_jsonable, validate_repo_id
 
 from ddlib_models.io.manifest import FOREIGN, MANIFEST, ManifestError, check_manifest, listed_files, writing
@@ -157,7 +157,7 @@ class Pretrained(
                 ``map_location``, the device; others replace an argument of the constructor, such as ``attention``.
 
         Raises:
-            FileNotFoundError: neither a folder nor a repository's id.
+            FileNotFoundError: neither a folder nor a repository's id; a repository that is not cached, without network.
             ManifestError: a file is missing, truncated, altered or foreign, or another class was saved.
             ValueError: config.json has an unknown key, or the weights do not fit, by name.
         """
@@ -233,7 +233,7 @@ def verified_folder(name: str | Path, class_name: str, **hub: Any) -> Path:
         **hub: passed on to ``huggingface_hub.snapshot_download``.
 
     Raises:
-        FileNotFoundError: neither a folder nor a repository's id.
+        FileNotFoundError: neither a folder nor a repository's id; a repository that is not cached, without network.
         ManifestError: see ``manifest.check_manifest``; or another class was saved.
     """
     folder, foreign = Path(name), FOREIGN
@@ -250,5 +250,8 @@ def _downloaded(name: str, **hub: Any) -> Path:
         validate_repo_id(name)
     except HFValidationError as error:
         raise FileNotFoundError(f"{name}: neither a folder nor the id of a repository on the hub") from error
-    folder = snapshot_download(name, allow_patterns=[MANIFEST], **hub)
+    try:
+        folder = snapshot_download(name, allow_patterns=[MANIFEST], **hub)
+    except LocalEntryNotFoundError as error:
+        raise FileNotFoundError(f"{name}: no folder, not in the cache, and the hub does not answer") from error
     return Path(snapshot_download(name, allow_patterns=[MANIFEST, *listed_files(folder)], **hub))

@@ -46,7 +46,7 @@ def _marked(kind: type, holders: Sequence[Any], prefix: str) -> Iterator[tuple[s
         if is_dataclass(field.type):
             yield from _marked(field.type, values, f"{name}.")
         elif FIRST.items() <= field.metadata.items():
-            text = descriptions.get(field.name, "").replace("``", "")
+            text = " ".join(descriptions.get(field.name, "").replace("``", "").split())
             if field.name in PARTS:
                 yield f"{name}.kind {_shown([value['kind'] for value in values])}", text
                 yield from _keys(name, values)

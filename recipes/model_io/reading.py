@@ -35,9 +35,8 @@ def held_out(saved: LoadedModel, folder: Path | None = None) -> Prepared:
     place = Path(saved.name) / WEIGHTS
     command = prepare_with(place if place.is_dir() else saved.name, saved.layout)
     advice = f"Prepare data for it: {command}"
-    check_same_tokens(
-        f"data={data.folder}", data.vocabulary, model, advice, size=saved.process.vocab_size, padding=unseen
-    )
+    size = max(saved.process.vocab_size, data.vocab_size)
+    check_same_tokens(f"data={data.folder}", data.vocabulary, model, advice, size=size, padding=unseen)
     return data
 
 

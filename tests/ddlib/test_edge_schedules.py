@@ -302,6 +302,7 @@ def test_windows_that_touch_up_to_rounding_have_a_density(ends):
 test_refusals = refuses(
     r"""
     Hierarchical(TREE, [Linear()] * 3) | ValueError | holds 3 schedules, must be one, or one for each of the 2 edges
+    Masked(8, "linear") | TypeError | schedule is 'linear', must be a ddlib.schedules.Schedule
     Hierarchical(TREE, []) | ValueError | holds 0 schedules
     Hierarchical(TREE, [Linear(), 3]) | TypeError | schedule\[1\] is 3
     Hierarchical(TREE, [Linear(), Window(Linear(), 0, 0.5)]) | ValueError | schedule\[1\] ends at 0.5, must end no

@@ -270,6 +270,11 @@ def test_the_error_names_a_path_that_is_neither_a_folder_nor_an_id(tmp_path):
             DiT.from_pretrained(name)
 
 
+def test_the_error_names_what_neither_this_machine_nor_the_hub_has():
+    with pytest.raises(FileNotFoundError, match=r"^nowhere: no folder, not in the cache, and the hub does not answer"):
+        DiT.from_pretrained("nowhere", local_files_only=True)
+
+
 def test_a_new_save_replaces_the_old(saved):
     (saved / "notes.txt").write_text("mine")
     (saved / "README.md").write_text("edited")

@@ -269,15 +269,16 @@ def test_more_tokens_than_positions_are_refused_by_name(llama):
 
 
 def test_a_lost_chat_template_is_warned_of(llama, capsys):
-    assert "chat template" not in corpus_warning(capsys)
+    assert "chat template" not in warnings_of_the_model(capsys)
     tokenizer = AutoTokenizer.from_pretrained("llama")
     tokenizer.chat_template = "{{ messages[0]['content'] }}"
     tokenizer.save_pretrained("llama")
-    assert "its chat template is not kept, so --chat does not take the run" in corpus_warning(capsys)
+    assert "its chat template is not kept, so --chat does not take the run" in warnings_of_the_model(capsys)
 
 
-def corpus_warning(capsys) -> str:
-    adapt.corpus_for("llama", "texts", 2)
+def warnings_of_the_model(capsys) -> str:
+    """Warnings of the check that precedes every run, on text that is prepared already as on other text."""
+    adapt.check("llama", adapt.variants("llama")["mdlm"][1])
     return capsys.readouterr().err
 
 

@@ -67,6 +67,10 @@ def test_train_without_a_file_names_the_commands_that_make_one(capsys, word):
     assert "python -m recipes.train mine.yaml --help" in capsys.readouterr().out
 
 
+def test_a_description_of_several_lines_has_single_spaces(capsys):
+    assert "recipes.config.RunContext are filled in." in page_of(capsys, owt.main, ["--help"])
+
+
 def test_all_values_can_be_had_without_naming_a_variant(capsys):
     text = page_of(capsys, owt.main, ["--help-all"])
     assert "--output.keep" in text and "--hardware.shard" in text

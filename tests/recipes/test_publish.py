@@ -21,6 +21,7 @@ from recipes import evaluate, generate
 from recipes.data import open_prepared, prepare_ids
 from recipes.data.text import train_tokenizer
 from recipes.model_io import open_saved, publish
+from recipes.model_io.reading import held_out
 
 SIZE = dict(dim=16, depth=1, heads=2, cond_dim=8)
 
@@ -303,3 +304,12 @@ def test_the_commands_take_a_published_folder_and_a_run_continues_from_it(tmp_pa
     more = ["--steps", "3", "--batch", "8", "--optimizer.lr", "0.001", "--output.folder", "runs/more"]
     shown = run("-m", "recipes.train", recipe, *more, "--output.no-tensorboard", "--output.validate-sequences", "4")
     assert "step 3/3" in shown and (tmp_path / "runs" / "more" / "weights" / "model.safetensors").is_file()
+
+
+def test_symbols_beyond_the_models_are_refused_before_anything_is_measured(tmp_path):
+    for vocab in (4, 5):
+        prepare_ids(np.arange(40).reshape(10, 4) % vocab, 2, vocab, tmp_path / f"data-{vocab}")
+    process = dd.presets.mdlm(4)
+    publish(tmp_path / "run", trained(process), process, tmp_path / "data-4")
+    with pytest.raises(ValueError, match=r"another tokenizer.*id 4 is '4' of the data's and no token of the model's"):
+        held_out(open_saved(tmp_path / "run"), tmp_path / "data-5")
