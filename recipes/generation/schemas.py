@@ -43,6 +43,7 @@ ADVICE = {
     "oneOf": "write anyOf, if no value fits two of its schemas",
     "allOf": "write one schema with the keywords of all",
     "not": "list the values that are allowed, by enum",
+    "uniqueItems": "write prefixItems with a schema for each item",
 }
 VALUES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     **dict.fromkeys(BOUNDS, ((int, float), "a number")),

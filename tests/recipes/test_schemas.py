@@ -98,7 +98,7 @@ def test_all_texts_are_valid(constraint, form, keyword):
 
 REFUSED = {
     "#/not: has no effect without type; list the values": {"not": {"const": "x"}},
-    "#/properties/b/uniqueItems: has no effect beside type array": {
+    "#/properties/b/uniqueItems: has no effect beside type array; write prefixItems": {
         "properties": {"b": {"type": "array", "items": {"enum": [1, 2]}, "minItems": 3, "uniqueItems": True}}
     },
     "#/propertis: has no effect beside type object; did you mean properties?": {"type": "object", "propertis": {}},
