@@ -57,7 +57,7 @@ def read(
             mask, tokens = mask.clone(), tokens - 1
             mask[:, 0] = False
         conditional = batch.labels is not None and takes_labels(denoiser)
-        # a network sees some of the rows at a time, so all rows of a call have one label
+        # a call takes some of the rows, so all rows of a call have one label
         labels = batch.labels[own] if conditional else torch.zeros_like(lengths)
         for length, label in torch.stack([lengths, labels], 1).unique(dim=0).tolist():
             rows = (lengths == length) & (labels == label)

@@ -71,7 +71,7 @@ def load_scorer(name: str, device: torch.device | str = "cpu", bos: bool = False
 
     Raises:
         ModuleNotFoundError: transformers is not installed, with the command that installs it.
-        TypeError: it is not causal: it sees the tokens that it would predict.
+        TypeError: it is not causal: the tokens to predict are among its inputs.
         ValueError: it cannot be loaded, or has no beginning of text where ``bos`` requires one; explains what to do
             without a network.
     """

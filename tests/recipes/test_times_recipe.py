@@ -98,9 +98,9 @@ def test_training_draws_from_it_and_keeps_it_in_its_file(tmp_path):
     given = recipe(text(tmp_path / "data"), tmp_path / "uniform", steps=2, process={"kind": "mdlm"})
     runs = {}
     for name, loss in (
-        ("uniform", Loss()),
-        ("optimal", Loss(times="optimal")),
-        ("bell", Loss(times="bell:mean=-1,spread=2", weigh_times=False)),
+        ("uniform", Loss(weighting="clip:2", times="uniform")),
+        ("optimal", Loss(weighting="clip:2", times="optimal")),
+        ("bell", Loss(weighting="clip:2", times="bell:mean=-1,spread=2", weigh_times=False)),
     ):
         output = replace(given.output, folder=tmp_path / name, validate_times=loss.times)
         run = replace(given, loss=loss, output=output)
