@@ -27,21 +27,26 @@ class FirstHitting(Sampler):
         self.force_transition = force_transition
 
     def init(self, run: SamplingContext) -> State:
-        """Draw the state at t = 1; the memo holds the time (B, L, n) at which each position enters each level."""
+        """Draw the state at t = 1; the memo holds the place (B, L, n) of each jump among those of its sequence.
+
+        Jumps have places, and not times alone, since late ones may have the same time in floating point.
+        """
         entries, z = level_process(run).sample_jump_times(run.free.shape, run.generator, run.free.device)
         entries = torch.where(run.free[..., None], entries, 2.0)
-        events = torch.where(entries <= 1, entries, -1.0).flatten(1).sort(-1, descending=True).values
-        return State(z, run.times[0].expand(len(z)), (entries, events, (events >= 0).sum(-1)))
+        jumps = torch.where(entries <= 1, entries, -1.0).flatten(1)
+        events, order = jumps.sort(-1, descending=True)
+        places = torch.where(jumps >= 0, order.argsort(-1), -1).view_as(entries)
+        return State(z, run.times[0].expand(len(z)), (places, events, (events >= 0).sum(-1)))
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
-        entries, events, count = state.memo
+        places, events, count = state.memo
         # per sequence, its jumps are split evenly over the steps, whatever else is in the batch
         first, last = (k * count + run.steps - 1) // run.steps, ((k + 1) * count + run.steps - 1) // run.steps
         idle = first == last
         # the network takes the sequence just before the first jump of the group
         t = torch.where(idle, state.t, events.gather(1, first.clamp_max(events.shape[1] - 1)[:, None])[:, 0])
         end = torch.where(idle, state.t, events.gather(1, (last - 1).clamp_min(0)[:, None])[:, 0])
-        target = torch.where(idle[:, None], run.process.level_of(state.z), (entries < end[:, None, None]).sum(-1))
+        target = torch.where(idle[:, None], run.process.level_of(state.z), (places >= last[:, None, None]).sum(-1))
         return State(move(run, state.z, t, end, target, self.force_transition), end, state.memo)
 
     def finalize(self, run: SamplingContext, state: State) -> torch.Tensor:

@@ -65,6 +65,17 @@ def test_first_hitting_recovers_a_joint_distribution_exactly(name):
     assert chi_square(tokens, PAIR) < 5
 
 
+def test_first_hitting_reveals_tokens_one_by_one_that_jump_at_the_same_float():
+    """A third of all tokens outlives every float below 1, so their jump times are 1."""
+    process = dd.processes.Masked(4, dd.schedules.Polynomial(0.03))
+    always_equal = torch.diag(WORD)
+    tokens = dd.sample(
+        process, exact_cavity(process, always_equal), (300, 2), dd.samplers.FirstHitting(), steps=2,
+        generator=seeded(4),
+    )  # fmt: skip
+    assert (tokens[:, 0] == tokens[:, 1]).all()
+
+
 def test_the_test_detects_a_wrong_distribution():
     """Independent draws with the right margins, as one step makes them, must fail where many steps pass."""
     process = PROCESSES["masked"]
