@@ -46,14 +46,14 @@ def _half(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _compared(process: ForwardProcess, x: Tensor, z: Tensor, t: Tensor, scores: Tensor) -> Iterator[Comparison]:
-    """Compare the bound and both training losses of logits in low precision with the bound in float64.
+    """Compare the bound, both training losses and the product of ``integrand_parts`` with the bound in float64.
 
     Args:
         process: the process.
         x: (1, N) tokens.
         z: (1, N) states.
         t: (1,) time.
-        scores: (1, N, V) logits in float64.
+        scores: (1, N, V) logits in float64, which are rounded to low precision.
     """
     for dtype in (torch.float32, torch.bfloat16):
         given = scores.to(dtype)
@@ -67,6 +67,7 @@ def _compared(process: ForwardProcess, x: Tensor, z: Tensor, t: Tensor, scores: 
             "nelbo": nelbo(process, given, x, z, t),
             "training_loss": training_loss(process, given, x, z, t, reduction="none"),
             "linear_training_loss": fused,
+            "integrand_parts": torch.mul(*process.integrand_parts(given.float(), x, z, t)),
         }
         for name, values in found.items():
             yield per_pair(f"{name} of {dtype} logits", x, z, values, exact, allowed)
