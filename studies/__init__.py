@@ -1,0 +1,1 @@
+"""Studies: each with its protocol, its run, its results and its page."""

@@ -1,0 +1,217 @@
+"""Run of the study of likelihoods, and its tables in docs/likelihoods.md.
+
+    python -m studies.likelihoods.run                        # what is missing in results.json, then the tables
+    python -m studies.likelihoods.run --tiny --out FILE      # a few sequences, in seconds
+    python -m studies.likelihoods.run --pages                # the tables alone
+
+A cell that is in the result file is not measured again. Protocol and expectations are in protocol.md.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import ddlib as dd
+from recipes.engine.provenance import provenance
+from recipes.estimators import (
+    ESTIMATORS,
+    Estimator,
+    Model,
+    kraft_sums,
+    small_model,
+    unserved,
+    verdict,
+)
+from recipes.evaluation.report import write
+from studies.likelihoods.source import Chain
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results.json"
+PAGE = HERE.parents[1] / "docs" / "likelihoods.md"
+BEGIN = "<!-- tables: python -m studies.likelihoods.run -->"
+END = "<!-- end of tables -->"
+PROCESSES = ("masks", "tree", "tree, xi = 0.8", "GIDD")
+LENGTH = 16
+ACCURACY = 0.01
+"""Standard error in units of the entropy at which network calls are compared."""
+CHUNK = 1600
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the study: vocabulary, clusters, and repetitions of so many sequences."""
+
+    cases: tuple[tuple[int, int, int], ...] = ((12, 4, 200), (256, 16, 20))
+    """(V, clusters, repetitions)."""
+    sequences: int = 32
+
+
+TINY = Sizes(cases=((12, 4, 3),), sequences=4)
+
+
+def process_of(kind: str, size: int, clusters: int) -> dd.processes.ForwardProcess:
+    """Return a process of the study."""
+    parents = torch.arange(size) * clusters // size
+    if kind == "masks":
+        return dd.presets.mdlm(size)
+    if kind == "GIDD":
+        return dd.presets.gidd(size, 0.2)
+    return dd.presets.hdlm(parents, xi=0.8 if "xi" in kind else 1.0)
+
+
+def measure(estimator: Estimator, model: Model, chain: Chain, repetitions: int, sequences: int) -> dict[str, Any]:
+    """Return bias, deviation, calls and coverage of an estimator with the exact network, in nats per token."""
+    start = time.perf_counter()
+    rows = repetitions * sequences
+    x = chain.sample(rows, seed=1)
+    parts, most = [], 0
+    for index in torch.arange(rows).split(CHUNK):
+        batch = x[index]
+        free = torch.ones_like(batch, dtype=torch.bool)
+        draw = estimator.draw(model, batch, free, dd.KeyedGenerator(0, 0, index))
+        parts.append(draw.nats)
+        most = max(most, draw.calls)
+    nats = torch.cat(parts) / chain.length
+    difference = nats - chain.nats(x) / chain.length
+    deviation = float(nats.std())
+    return {
+        "mean": float(nats.mean()),
+        "bias": float(difference.mean()),
+        "bias_error": float(difference.std()) / math.sqrt(rows),
+        "deviation": deviation,
+        "calls_of_a_draw": most,
+        "calls": most * (deviation / (ACCURACY * chain.entropy)) ** 2,
+        "covers_entropy": covered(nats.view(repetitions, -1), chain.entropy),
+        "covers_mean": covered(nats.view(repetitions, -1), float(nats.mean())),
+        "sequences": rows,
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def covered(nats: Tensor, truth: float) -> float:
+    """Return the share of rows whose mean ± 2 standard errors contains the truth."""
+    error = nats.std(1) / math.sqrt(nats.shape[1])
+    return float(((nats.mean(1) - truth).abs() <= 2 * error).double().mean())
+
+
+def judged(estimator: Estimator, process: dd.processes.ForwardProcess) -> dict[str, Any]:
+    """Return the verdict of Kraft's test on a small copy of the process, with its extreme sums."""
+    small, length = small_model(Model(process, lambda z, t: torch.zeros(*z.shape, 1)))
+    sums = kraft_sums(estimator, small, length, seeds=2)
+    return {"verdict": verdict(sums), "smallest": min(sums), "largest": max(sums)}
+
+
+def cells(sizes: Sizes) -> Iterator[tuple[str, Estimator, Model, Chain, int]]:
+    """Yield name, estimator, model with the exact network, source and repetitions of each cell."""
+    for size, clusters, repetitions in sizes.cases:
+        chain = Chain(size, LENGTH)
+        for kind in PROCESSES:
+            process = process_of(kind, size, clusters)
+            model = Model(process, chain.network(process))
+            for estimator in ESTIMATORS:
+                if not unserved(estimator, model, LENGTH):
+                    yield f"{size} | {kind} | {estimator.name}", estimator, model, chain, repetitions
+
+
+def run(sizes: Sizes, out: Path) -> None:
+    """Measure the cells that the result file lacks, and write it after each."""
+    result: dict[str, Any] = {"starts": [], "entropy": {}, "verdicts": {}, "cells": {}}
+    if out.exists():
+        result = json.loads(out.read_text(encoding="utf-8"))
+    result["starts"].append(provenance() | {"threads": torch.get_num_threads()})
+    for name, estimator, model, chain, repetitions in cells(sizes):
+        result["entropy"][str(chain.size)] = chain.entropy
+        judgement = name.partition(" | ")[2]
+        if judgement not in result["verdicts"]:
+            result["verdicts"][judgement] = judged(estimator, model.process)
+        if name not in result["cells"]:
+            result["cells"][name] = measure(estimator, model, chain, repetitions, sizes.sequences)
+            found = result["cells"][name]
+            print(f"{name}: {found['bias']:+.4f} ± {found['bias_error']:.4f}, {found['seconds']:.0f} s", flush=True)
+            write(out, result)
+
+
+def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of Markdown."""
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def tables(result: dict[str, Any]) -> str:
+    """Return all tables of the page."""
+    verdicts, found = result["verdicts"], result["cells"]
+    names = [each.name for each in ESTIMATORS]
+
+    def row(name: str, cell: Any) -> list[str]:
+        return [name, *(cell(f"{kind} | {name}") for kind in PROCESSES)]
+
+    def kraft(key: str) -> str:
+        one = verdicts.get(key)
+        return "-" if one is None else f"{one['verdict']}, {one['largest']:.3f}"
+
+    def bias(size: str) -> Any:
+        def cell(key: str) -> str:
+            one = found.get(f"{size} | {key}")
+            if one is None:
+                return "-"
+            return f"{one['bias']:+.4f} ± {one['bias_error']:.4f}"
+
+        return cell
+
+    def cost(key: str) -> str:
+        one = found.get(f"12 | {key}")
+        if one is None:
+            return "-"
+        covers = f"{100 * one['covers_entropy']:.0f} / {100 * one['covers_mean']:.0f} %"
+        return f"{one['calls']:,.0f}; {covers}"
+
+    heading = ["estimator", *PROCESSES]
+    parts = [
+        "**Verdict** of Kraft's test, and the largest sum over all sequences; - where the process is not supported.\n",
+        table(heading, [row(name, kraft) for name in names]),
+    ]
+    for size, entropy in result["entropy"].items():
+        repetitions = max(one["sequences"] for key, one in found.items() if key.startswith(f"{size} |"))
+        title = f"**Bias** with the exact network, V = {size}, entropy {entropy:.4f}, {repetitions:,} sequences."
+        parts += [f"\n{title} In nats per token.\n", table(heading, [row(name, bias(size)) for name in names])]
+    title = "**Network calls** of a sequence for a standard error of 1 % of the entropy, V = 12; then the"
+    parts += [
+        f"\n{title} share of intervals that contain the entropy / the estimator's own mean. Nominal: 95 %.\n",
+        table(heading, [row(name, cost) for name in names]),
+    ]
+    return "\n".join(parts)
+
+
+def filled(page: str, text: str) -> str:
+    """Return the page with the tables between its markers."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the study, and write its tables into the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=RESULTS, help="result file")
+    parser.add_argument("--page", type=Path, default=PAGE, help="page with the markers of the tables")
+    parser.add_argument("--tiny", action="store_true", help="a few sequences")
+    parser.add_argument("--pages", action="store_true", help="write the tables alone")
+    options = parser.parse_args(words)
+    torch.set_num_threads(1)
+    if not options.pages:
+        run(TINY if options.tiny else Sizes(), options.out)
+    result = json.loads(options.out.read_text(encoding="utf-8"))
+    page = filled(options.page.read_text(encoding="utf-8"), tables(result))
+    options.page.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
