@@ -1,13 +1,14 @@
-"""Audit of a trained model: estimators of its likelihood, and which of these numbers are likelihoods.
+"""Audit of a trained model: estimators of its likelihood, and which of them are likelihoods.
 
-    python -m recipes.audit runs/owt/hdlm                      # all estimators on 8 held-out sequences
+    python -m recipes.audit runs/owt/hdlm              # all estimators on 8 held-out sequences
     python -m recipes.audit runs/owt/hdlm --only NELBO chain --sequences 64 --draws 64
     python -m recipes.audit runs/owt/mdlm --length 64          # fewer network calls along orders
 
-Prints a line for each estimator: nats per token on the same held-out sequences, their standard error, network calls per
-sequence, the difference from the chain of a fixed order, and the verdict of Kraft's sum on a small copy of the process
-under random networks: exact (always 1), bound (at most 1) or neither (above 1 for some network). What the process or
-its pace cannot serve is listed with the reason. Writes audit.json into the folder of the run.
+Prints a line for each estimator: nats per token on the same held-out sequences, their standard
+error, network calls per sequence, the difference from the chain of a fixed order, and the verdict of
+Kraft's sum on a small copy of the process under random networks: exact (always 1), bound (at most 1)
+or neither (above 1 for some network). What the process or its pace does not support is listed with
+the reason. Writes audit.json into the folder of the run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,9 +55,9 @@ class Options:
     """Options of ``python -m recipes.audit``."""
 
     run: tyro.conf.Positional[str]
-    """Folder of a run or of weights, or owner/name on the Hugging Face hub, also of a third-party denoiser."""
+    """Folder of a run or of weights, or owner/name on the Hugging Face hub."""
     only: tuple[str, ...] = ()
-    """Parts of names: only estimators with one of them, and the chain of a fixed order; by default all."""
+    """Parts of names of the estimators, beside the chain of a fixed order; by default all."""
     sequences: int = 8
     """Number of held-out sequences."""
     draws: int = 16
@@ -71,7 +72,7 @@ class Options:
     """Folder of prepared data; by default that of the run."""
     reading: Annotated[LoadOptions, tyro.conf.arg(name="")] = field(default_factory=LoadOptions)
     out: Path | None = None
-    """File for the result; by default audit.json in the folder of the run, or audit-NAME.json here."""
+    """File for the result; by default audit.json in the run's folder, or audit-NAME.json here."""
 
     def __post_init__(self) -> None:
         length = 1 if self.length is None else self.length
@@ -136,7 +137,7 @@ def _by_label(saved: LoadedModel, batch: Batch, wanted: Bool[Tensor, "B"]) -> It
 
 
 def measure(estimator: Estimator, rows: Sequence[Rows], options: Options) -> tuple[Tensor, int]:
-    """Return the nats of every sequence, one column per draw, and the network calls of a sequence for all draws."""
+    """Return the nats of every sequence, a column per draw, and the calls of a sequence."""
     draws = options.draws if estimator.random else 1
     nats, most = [], 0
     for model, x, free, index in rows:
@@ -149,7 +150,7 @@ def measure(estimator: Estimator, rows: Sequence[Rows], options: Options) -> tup
 
 
 def judge(estimator: Estimator, model: Model) -> dict[str, Any]:
-    """Return the verdict of Kraft's sum on a small copy of the model, its largest and smallest sum, and the space."""
+    """Return the verdict of Kraft's sum on a small copy of the model, its extremes and the space."""
     try:
         small, length = small_model(model)
     except (TypeError, ValueError) as error:
@@ -166,8 +167,8 @@ def audit(options: Options, console: Console) -> dict[str, Any]:
     """Evaluate every estimator that supports the model; write and return the result.
 
     Raises:
-        ValueError: before anything is measured: no data, a length that the model does not support, a model that reads
-            the prompt separately, or a file with the result of another model.
+        ValueError: before anything is measured: no data, a length that the model does not support, a
+            model that reads the prompt separately, or a file with the result of another model.
     """
     check_file("out", options.path)
     check_model("out", options.path, options.run)

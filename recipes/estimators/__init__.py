@@ -1,4 +1,4 @@
-"""Estimators of -log p(x) in use, and Kraft's test, which tells likelihoods and bounds from other numbers."""
+"""Estimators of -log p(x) in use, and Kraft's test of likelihoods and bounds."""
 
 from recipes.estimators.base import Draw, Estimator, Model
 from recipes.estimators.kraft import TOLERANCE, kraft_sum, kraft_sums, random_networks, small_model, verdict

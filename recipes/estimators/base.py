@@ -1,4 +1,4 @@
-"""Contract of an estimator of -log p(x): one draw with its network calls, and the expectation over draws."""
+"""Contract of an estimator of -log p(x): a draw with its network calls, and the expectation."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from ddlib.parameterization.logits import Parameterization
 from ddlib.typing import Denoiser
 
 Claim = Literal["exact", "bound", "neither"]
-"""Kraft's sum over all sequences is 1 for every network; at most 1 for every network; above 1 for some network."""
+"""Kraft's sum over all sequences: 1 for every network; never above 1; above 1 for some network."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Estimator(ABC):
-    """Estimator of -log p(x). A subclass computes one draw, and the expectation on a space that can be enumerated."""
+    """Estimator of -log p(x), with its expectation on a space that can be enumerated."""
 
     random: ClassVar[bool]
     """Whether draws differ."""
     name: str
     claim: Claim
-    """What Kraft's sum is for every process that the estimator supports; for some processes it may be better."""
+    """Kraft's sum for every supported process; for some processes it may be better."""
     source: str
     """Where the formula, or its use, is published."""
     needs: tuple[str, ...] = ()
@@ -69,10 +69,10 @@ class Estimator(ABC):
         Args:
             model: process and network.
             x: (B, L) clean tokens.
-            free: (B, L), False at given tokens, such as padding: they are never noised and have no term.
+            free: (B, L), False at given tokens, as padding: never noised, without a term.
             generator: source of times and noise.
         """
 
     @abstractmethod
     def expectation(self, model: Model, x: Int64[Tensor, "B L"]) -> Float64[Tensor, "B"]:
-        """Compute the expectation of ``draw``: all states are enumerated, times integrated by a quadrature."""
+        """Compute the expectation of ``draw`` by enumeration of states and quadrature in time."""

@@ -1,4 +1,4 @@
-"""Kraft's test: an estimator E is a likelihood or a bound iff exp(-E(x)) sums to at most 1 over all sequences."""
+"""Kraft's test: E is a likelihood or a bound iff exp(-E(x)) sums to at most 1 over all x."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,17 +16,17 @@ TOLERANCE = 1e-6
 OWN = 0.25
 """Part of the evidence of its own position that a random network uses."""
 MOST = 500
-"""Number of pairs of a sequence of tokens and one of states that it can become, which are enumerated."""
+"""Largest number of pairs of a sequence of tokens and one of its noisy sequences."""
 SCALES = (0.0, 0.3, 1.0, 3.0)
 """Standard deviations of the random logits: from uniform to sharp networks."""
 
 
 def random_networks(process: ForwardProcess, length: int, seeds: int = 4) -> Iterator[Denoiser]:
-    """Yield networks of random logits for every state and time, and the exact networks of random sources.
+    """Yield networks of random logits for every state, and the exact networks of random sources.
 
-    The former contradict themselves. The latter are consistent, and refute estimators that count only the easy
-    positions. Some also use a part of the evidence of a position's own state, between the cavity distribution and the
-    posterior one, as trained networks may.
+    The former contradict themselves. The latter are consistent, and refute estimators that count only
+    the easy positions. Some also use a part of the evidence of a position's own state, between the
+    cavity distribution and the posterior one, as trained networks may.
 
     Args:
         process: a process whose states can be enumerated.
@@ -59,9 +59,10 @@ def random_networks(process: ForwardProcess, length: int, seeds: int = 4) -> Ite
 
 
 def small_model(model: Model) -> tuple[Model, int]:
-    """Return a model over a few tokens with the process of another, and a length at which it can be enumerated.
+    """Return a model over a few tokens with a copy of the process, and a length to enumerate.
 
-    The network is left out. Along blocks there are two blocks of two positions, or of one where these are too many.
+    Its network does not fit the copy. Along blocks there are two blocks of two positions, or of one
+    where these are too many.
 
     Raises:
         TypeError, ValueError: the process has no copy over a few tokens.
@@ -82,7 +83,7 @@ def small_model(model: Model) -> tuple[Model, int]:
 
 
 def kraft_sum(estimator: Estimator, model: Model, length: int) -> float:
-    """Compute the sum of exp(-E(x)) over all sequences of a length, E the expectation of the estimator."""
+    """Compute the sum of exp(-E(x)) over all sequences, E the expectation of the estimator."""
     x = sequences(model.process.vocab_size, length)
     return float((-estimator.expectation(model, x)).exp().sum())
 
@@ -94,7 +95,7 @@ def kraft_sums(estimator: Estimator, model: Model, length: int, seeds: int = 4) 
 
 
 def verdict(sums: Sequence[float]) -> Claim:
-    """Return what the sums under several networks show: all 1; all at most 1; or one above 1, a witness."""
+    """Return the verdict of sums: all 1; all at most 1; or one above 1, a witness."""
     if max(sums) > 1 + TOLERANCE:
         return "neither"
     return "exact" if min(sums) > 1 - TOLERANCE else "bound"

@@ -1,4 +1,4 @@
-"""Estimators that are means over times and noise: sums of terms, each evaluated at a noised sequence."""
+"""Estimators over times and noise: sums of terms, each evaluated at a noised sequence."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class Term(NamedTuple):
 class OverNoise(Estimator):
     r"""Sum of terms, each :math:`\sum_l \int w(t)\, E_{z \sim q_t(\cdot | x)}\, f_l(x, z, t)\, dt`.
 
-    Along blocks a term is the sum over blocks, with clean tokens before the block and noise behind it.
+    Along blocks a term is the sum over blocks, with clean tokens before and noise behind.
     """
 
     random = True
@@ -112,7 +112,7 @@ class OverNoise(Estimator):
 
 
 def _along(model: Model, moments: Moments, part: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return times s and t along the pace in one of its parts, and the measure (B, L) of each position.
+    """Return times s and t in a part of the pace, and the measure (B, L) of each position.
 
     The mean of the measure over parts is 1. Each part of the path takes its positions from 0 to 1.
     """

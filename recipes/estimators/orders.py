@@ -1,4 +1,4 @@
-"""Estimators along orders of positions: chains, several of them, and numbers that only look like chains."""
+"""Estimators along orders of positions: chains, several of them, and what looks like chains."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class AlongOrders(Estimator):
 
 
 class Permuted(InTurn):
-    """Positions in turn in a fixed order: 0 left to right, 1 right to left, others at random by their number.
+    """Positions in a fixed order: 0 left to right, 1 right to left, others drawn by number.
 
     Args:
         number: number of the order.
@@ -67,7 +67,7 @@ def chain(
 
     Args:
         order: the order.
-        group: positions that are drawn at once, at most the length of a sequence or block; None for one.
+        group: positions drawn at once, at most those of a sequence or block; None for one.
         model: process and network.
         x: (B, L) tokens.
         free: (B, L), False at given tokens.
@@ -108,8 +108,8 @@ def among(count: int, combine: Callable[[Float64[Tensor, "k B"]], Tensor]) -> Re
 def true_token_first(model: Model, x: Int64[Tensor, "B L"], free: Bool[Tensor, "B L"]) -> Draw:
     """Return the sum along the order that takes the position whose *true* child is likeliest.
 
-    The choice depends on the tokens that are still hidden, so the product of the conditionals is no distribution
-    (theory section 24: Kraft's sum is 2.44 for a random network).
+    The choice depends on the tokens that are still hidden, so the product of the conditionals is no
+    distribution (theory section 24).
     """
     process = model.process
     top = len(process.levels) - 1
@@ -138,13 +138,13 @@ def _mass(log_p: Tensor, ancestors: Tensor, level: Tensor, x: Tensor) -> Tensor:
 
 
 def coupled_pairs(model: Model, x: Int64[Tensor, "B L"], free: Bool[Tensor, "B L"]) -> Draw:
-    r"""Return the sum over sets of two positions, left to right, of an unnormalised joint distribution.
+    r"""Return the sum over pairs of positions, left to right, of an unnormalised distribution.
 
     .. math:: -\sum_k \sum_{l \in A_k} \log p(x_l | z, x_{A_k \setminus l})
 
-    Each position of a set is read given the other one, as a model with an energy within a step may (EDLM, arXiv
-    2410.21357). The product over a set sums to one over its tokens only after division by a normaliser, which is left
-    out here.
+    Each position of a set is read given the other one: a coupling within a step, of the kind that EDLM
+    (arXiv 2410.21357) has by an energy. The product over a set sums to one over its tokens only after
+    division by a normaliser, which is left out here.
     """
     length = x.shape[1]
     position = torch.arange(length, device=x.device)
@@ -161,7 +161,7 @@ def coupled_pairs(model: Model, x: Int64[Tensor, "B L"], free: Bool[Tensor, "B L
 
 
 def _times(model: Model, level: Tensor, top: int, free: Tensor) -> Tensor:
-    """Return the share of edges that remain, the network's time input; per position along blocks."""
+    """Return the share of edges that remain as times; per position along blocks."""
     if model.pace.block is None:
         return level.sum(-1).double() / (top * free.sum(-1)).clamp_min(1)
     blocks = level.double().unflatten(1, (-1, model.pace.block))

@@ -31,7 +31,7 @@ class Times(ABC):
 
     @abstractmethod
     def nodes(self, process: ForwardProcess, points: int) -> Moments:
-        """Return all times of a sum, or ``points`` nodes of a quadrature in each interval without kinks."""
+        """Return the times of a sum, or ``points`` nodes in each interval without kinks."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Interval(Times):
 
 @dataclass(frozen=True)
 class LeastVariance(Interval):
-    """Times from ``process.time_density``, divided out: the integral of ``Interval(0, 1)`` with less variance."""
+    """Times from ``process.time_density``, divided out: the integral with less variance."""
 
     def at(self, u: Float64[Tensor, "N"], process: ForwardProcess, length: int) -> Moments:
         density = process.time_density(length)

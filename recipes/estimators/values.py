@@ -38,7 +38,7 @@ def divergence(noised: Noised) -> Tensor:
 
 
 def reconstruction(noised: Noised) -> Tensor:
-    """Return -log p(x | z_t), the end term at the data: 0, without a network call, where no token has moved."""
+    """Return -log p(x | z_t), the end term at the data; 0 without a call where no token moves."""
     stays = noised.model.process.likelihood(noised.x, noised.x, noised.t) >= 1
     if bool(stays[noised.counted].all()):
         return torch.zeros(noised.x.shape, dtype=torch.float64, device=noised.x.device)
@@ -51,7 +51,7 @@ def prior(noised: Noised) -> Tensor:
 
 
 def masked_cross_entropy(rate: float) -> Callable[[Noised], Tensor]:
-    """Return -log p(x|z) at masks over the mask rate: the cross-entropy of a masked position, times the length."""
+    """Return -log p(x|z) at masks over the mask rate, the mean of a masked position times L."""
 
     def value(noised: Noised) -> Tensor:
         nats = -noised.logits.log_softmax(-1).gather(-1, noised.x[..., None]).squeeze(-1)
@@ -61,11 +61,12 @@ def masked_cross_entropy(rate: float) -> Callable[[Noised], Tensor]:
 
 
 def released_hdlm(noised: Noised) -> Tensor:
-    r"""Return the validation number of HDLM's released code for xi < 1, without two terms of the theorem.
+    r"""Return the validation number of HDLM's released code for xi < 1.
 
-    With :math:`r_c = \log u_1(c|p) / K(c|x)` the theorem (theory section 2; docs/concepts/elbo.md) has
-    :math:`r_z - \log p(x)` at a cluster z, and :math:`-\sum_c K(c|x)\, r_c` at the mask. The released code lacks
-    :math:`r_z` at wrong clusters, and all wrong clusters in the sum at the mask (docs/errata.md).
+    With :math:`r_c = \log u_1(c|p) / K(c|x)` the theorem (theory section 2; docs/concepts/elbo.md)
+    has :math:`r_z - \log p(x)` at a cluster z, and :math:`-\sum_c K(c|x)\, r_c` at the mask. The
+    released code lacks two terms (docs/errata.md): :math:`r_z` at wrong clusters, and wrong clusters
+    in the sum at the mask.
     """
     process = noised.model.process
     edge = process.hierarchy.maps[0]

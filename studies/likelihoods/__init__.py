@@ -1,1 +1,1 @@
-"""Which diffusion likelihoods are likelihoods? The protocol is protocol.md, the page docs/likelihoods.md."""
+"""Which diffusion likelihoods are likelihoods? Page: docs/likelihoods.md."""

@@ -1,10 +1,10 @@
 """Run of the study of likelihoods, and its tables in docs/likelihoods.md.
 
-    python -m studies.likelihoods.run                        # what is missing in results.json, then the tables
-    python -m studies.likelihoods.run --tiny --out FILE      # a few sequences, in seconds
-    python -m studies.likelihoods.run --pages                # the tables alone
+    python -m studies.likelihoods.run              # what results.json lacks, then the tables
+    python -m studies.likelihoods.run --tiny       # a few sequences, in seconds
+    python -m studies.likelihoods.run --pages      # the tables alone
 
-A cell that is in the result file is not measured again. Protocol and expectations are in protocol.md.
+A cell that is in the result file is not measured again. The protocol is protocol.md.
 """
 
 import argparse
@@ -47,14 +47,16 @@ CHUNK = 1600
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the study: vocabulary, clusters, and repetitions of so many sequences."""
+    """Sizes of the study."""
 
     cases: tuple[tuple[int, int, int], ...] = ((12, 4, 200), (256, 16, 20))
-    """(V, clusters, repetitions)."""
+    """(V, clusters, repetitions of estimators along orders)."""
+    noise: int = 200
+    """Repetitions of estimators over noise, whose draws take one or two calls."""
     sequences: int = 32
 
 
-TINY = Sizes(cases=((12, 4, 3),), sequences=4)
+TINY = Sizes(cases=((12, 4, 3),), noise=3, sequences=4)
 
 
 def process_of(kind: str, size: int, clusters: int) -> dd.processes.ForwardProcess:
@@ -68,7 +70,7 @@ def process_of(kind: str, size: int, clusters: int) -> dd.processes.ForwardProce
 
 
 def measure(estimator: Estimator, model: Model, chain: Chain, repetitions: int, sequences: int) -> dict[str, Any]:
-    """Return bias, deviation, calls and coverage of an estimator with the exact network, in nats per token."""
+    """Return bias, deviation, calls and coverage with the exact network, in nats per token."""
     start = time.perf_counter()
     rows = repetitions * sequences
     x = chain.sample(rows, seed=1)
@@ -118,7 +120,8 @@ def cells(sizes: Sizes) -> Iterator[tuple[str, Estimator, Model, Chain, int]]:
             model = Model(process, chain.network(process))
             for estimator in ESTIMATORS:
                 if not unserved(estimator, model, LENGTH):
-                    yield f"{size} | {kind} | {estimator.name}", estimator, model, chain, repetitions
+                    count = sizes.noise if estimator.random else repetitions
+                    yield f"{size} | {kind} | {estimator.name}", estimator, model, chain, count
 
 
 def run(sizes: Sizes, out: Path) -> None:
@@ -127,13 +130,13 @@ def run(sizes: Sizes, out: Path) -> None:
     if out.exists():
         result = json.loads(out.read_text(encoding="utf-8"))
     result["starts"].append(provenance() | {"threads": torch.get_num_threads()})
-    for name, estimator, model, chain, repetitions in cells(sizes):
+    for name, estimator, model, chain, count in cells(sizes):
         result["entropy"][str(chain.size)] = chain.entropy
         judgement = name.partition(" | ")[2]
         if judgement not in result["verdicts"]:
             result["verdicts"][judgement] = judged(estimator, model.process)
         if name not in result["cells"]:
-            result["cells"][name] = measure(estimator, model, chain, repetitions, sizes.sequences)
+            result["cells"][name] = measure(estimator, model, chain, count, sizes.sequences)
             found = result["cells"][name]
             print(f"{name}: {found['bias']:+.4f} ± {found['bias_error']:.4f}, {found['seconds']:.0f} s", flush=True)
             write(out, result)
@@ -179,8 +182,9 @@ def tables(result: dict[str, Any]) -> str:
         table(heading, [row(name, kraft) for name in names]),
     ]
     for size, entropy in result["entropy"].items():
-        repetitions = max(one["sequences"] for key, one in found.items() if key.startswith(f"{size} |"))
-        title = f"**Bias** with the exact network, V = {size}, entropy {entropy:.4f}, {repetitions:,} sequences."
+        counts = sorted({one["sequences"] for key, one in found.items() if key.startswith(f"{size} |")})
+        drawn = f"{counts[-1]:,} sequences" + (f", {counts[0]:,} along orders" if len(counts) > 1 else "")
+        title = f"**Bias** with the exact network, V = {size}, entropy {entropy:.4f}, {drawn}."
         parts += [f"\n{title} In nats per token.\n", table(heading, [row(name, bias(size)) for name in names])]
     title = "**Network calls** of a sequence for a standard error of 1 % of the entropy, V = 12; then the"
     parts += [

@@ -58,7 +58,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Exact:
-    """Cavity distribution log p(x_l | the other noisy positions), by the forward-backward algorithm."""
+    """Distribution log p(x_l | the other noisy positions), by the forward-backward algorithm."""
 
     chain: Chain
     process: dd.processes.ForwardProcess

@@ -10,9 +10,9 @@ from rich.console import Console
 from training_runs import recipe, text, trained
 
 import ddlib as dd
-from recipes.audit import Options, audit, main
+from recipes.audit import Options, audit, judge, main
 from recipes.data import examples, open_prepared
-from recipes.estimators import ESTIMATORS, FIXED
+from recipes.estimators import ESTIMATORS, FIXED, Model, named
 from recipes.metrics import measure
 from recipes.model_io import open_saved
 
@@ -110,6 +110,12 @@ def test_a_run_by_blocks_is_audited_by_blocks(tmp_path):
     assert found[FIXED]["verdict"] == "exact" and found[BOUND]["verdict"] == "bound"
     assert found[BOUND]["calls"] == 3 and "Blocks(size=2)" in found[BOUND]["space"]["pace"]
     assert "noised together" in result["refused"]["pseudo-likelihood at half masks"]
+
+
+def test_a_process_without_a_small_copy_is_not_judged():
+    process = dd.processes.RateMatrix.examples()[0]
+    found = judge(named(BOUND), Model(process, lambda z, t: torch.zeros(*z.shape, 4)))
+    assert found == {"verdict": "not judged", "reason": "RateMatrix has no reduction to fewer tokens"}
 
 
 @pytest.mark.parametrize(
