@@ -14,6 +14,7 @@ PACKAGES = [
     "ddlib_models",
     "recipes",
     "benchmarks",
+    "studies",
     "tests",
 ]
 SHARE = 0.03
@@ -111,7 +112,7 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, text
 
 
-@pytest.mark.parametrize("package", ["ddlib", "ddlib_models", "recipes", "benchmarks"])
+@pytest.mark.parametrize("package", ["ddlib", "ddlib_models", "recipes", "benchmarks", "studies"])
 def test_messages_use_the_terms_of_the_field(package):
     found = [
         f"{file.relative_to(ROOT)}:{line}: [{idiom[0]}] {text}"

@@ -1,1 +1,1 @@
-"""Which diffusion likelihoods are likelihoods? Page: docs/likelihoods.md."""
+"""Study of estimators of the likelihood. Protocol: protocol.md; page: docs/likelihoods.md."""
