@@ -200,6 +200,8 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     group = options.likelihood_group
     order = None if options.likelihood is None else reader(saved, options.likelihood, length, group, pace)
     text = data.is_text
+    if not text and options.scorer not in (Options.scorer, NONE):
+        raise ValueError(f"scorer={options.scorer!r}: a language model scores text, and the data is not text")
     scorer, missing = judge(options.scorer, options.scorer_bos, world) if text else (None, "the data is not text")
     metrics = metrics_of(options.metrics, data)
     if (scored := any(world.gather(scorer is not None))) or metrics is not None:

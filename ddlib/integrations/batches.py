@@ -1,6 +1,6 @@
 """Collator of noisy batches for any training loop: it pads, and draws times and noise by key."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy, deepcopy
 from typing import Any, Self
 
@@ -9,6 +9,8 @@ from jaxtyping import Int64
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from ddlib.arguments import described
+from ddlib.arguments.compared import difference
 from ddlib.integrations.positions import POSITION
 from ddlib.paces import Pace, Together
 from ddlib.processes import ForwardProcess
@@ -103,10 +105,14 @@ class DiffusionCollator:
         """Collate items of a dataset: mappings, or token ids alone.
 
         Raises:
-            TypeError, ValueError: an item whose ids are not one sequence of integers, or with the name of an entry that
-                is returned, such as ``labels``.
+            TypeError, ValueError: an item whose ids are not one sequence of integers, with other entries than the first
+                one, or with the name of an entry that is returned, such as ``labels``.
         """
         items = [item if isinstance(item, Mapping) else {"input_ids": item} for item in features]
+        first = items[0]
+        for item in items:
+            same = item.keys() == first.keys()
+            require(same, f"items have {_listed(first)} and {_listed(item)}, must have the same entries")
         x, mask = self.pad(items)
         position = torch.tensor([item[POSITION] for item in items]) if POSITION in items[0] else None
         _check_order(position)
@@ -136,7 +142,7 @@ class DiffusionCollator:
         mask = torch.zeros(x.shape, dtype=torch.bool)
         for row, (ids, item) in enumerate(zip(rows, items, strict=True)):
             x[row, : len(ids)] = ids
-            mask[row, : len(ids)] = torch.as_tensor(item.get("attention_mask", True)).bool()
+            mask[row, : len(ids)] = _real(item, len(ids))
         if min(map(len, rows)) < length and bool((x[mask] == self.pad_token_id).any()):
             warn_once(
                 "padding",
@@ -162,6 +168,16 @@ class DiffusionCollator:
         return self.process.sample(x, t, generator), t, measure
 
 
+def check_process(holder: object, process: ForwardProcess) -> None:
+    """Raise ValueError if a collator or a loss has another process: noise, loss and bound then do not belong together.
+
+    A holder without a process, such as a function, is not checked.
+    """
+    other = getattr(holder, "process", process)
+    if found := difference(described(other), described(process)):
+        raise ValueError(f"the {type(holder).__name__} is for another process: {found}")
+
+
 def _check_order(position: Int64[Tensor, "B"] | None) -> None:
     """Warn once of items without positions, and of positions in an order that is not that of training."""
     if position is None:
@@ -178,9 +194,27 @@ def _check_order(position: Int64[Tensor, "B"] | None) -> None:
         )
 
 
+def _listed(item: Iterable[str]) -> str:
+    return ", ".join(map(str, item))
+
+
+def _real(item: Mapping[str, Any], length: int) -> Tensor | bool:
+    """Return the attention mask of an item, True at real tokens."""
+    if "attention_mask" not in item:
+        return True
+    given = torch.as_tensor(item["attention_mask"])
+    require(
+        given.shape == (length,),
+        f"attention_mask has shape {tuple(given.shape)}, must be ({length},), one for each of input_ids",
+    )
+    real = given.bool()
+    require(bool((given == real).all()), f"attention_mask is {given.tolist()!s:.60}, must hold 0 and 1")
+    return real
+
+
 def _ids(item: Mapping[str, Any]) -> Int64[Tensor, "n"]:
     """Return the token ids of an item."""
-    require("input_ids" in item, f"an item has {', '.join(map(str, item))}, must have input_ids, the token ids")
+    require("input_ids" in item, f"an item has {_listed(item)}, must have input_ids, the token ids")
     given = item["input_ids"]
     try:
         if isinstance(given, tuple):  # such as an item of a TensorDataset

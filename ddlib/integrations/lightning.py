@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ddlib.arguments import values
-from ddlib.integrations.batches import Targets
+from ddlib.integrations.batches import Targets, check_process
 from ddlib.integrations.lightning_data import DiffusionDataModule, check_loader
 from ddlib.integrations.measures import DiffusionLoss, mean_bound, sequence_bounds
 from ddlib.integrations.saved import draw_samples, is_sharded, write_samples
@@ -90,9 +90,10 @@ class DiffusionModule(L.LightningModule):
         return self.network(*args, **kwargs)
 
     def on_train_start(self) -> None:
-        """Raise ValueError if Lightning shuffles positions, or a collator is for steps of another size."""
+        """Raise ValueError if Lightning shuffles positions, or a collator is of another process or size of a step."""
         trainer = self.trainer
         check_loader(trainer.train_dataloader, trainer.world_size, trainer.accumulate_grad_batches)
+        check_process(getattr(trainer.train_dataloader, "collate_fn", None), self.process)
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """Compute the loss of a batch."""

@@ -14,7 +14,7 @@ from torch.utils.data import Sampler
 
 from ddlib.arguments import described
 from ddlib.arguments.compared import difference
-from ddlib.integrations.batches import DiffusionCollator
+from ddlib.integrations.batches import DiffusionCollator, check_process
 from ddlib.integrations.measures import DiffusionLoss, mean_bound, sequence_bounds
 from ddlib.integrations.positions import POSITION, Positions, PositionSampler
 from ddlib.integrations.saved import (
@@ -59,6 +59,7 @@ class DiffusionTrainer(Trainer):
 
     Raises:
         TypeError: a process that cannot be saved, unless ``args`` save nothing.
+        ValueError: a collator or a loss of another process.
     """
 
     def __init__(
@@ -79,6 +80,9 @@ class DiffusionTrainer(Trainer):
             process_values(process)  # raises before any work is lost
         step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         collate = DiffusionCollator(process, seed=args.seed) if data_collator is None else data_collator
+        loss = compute_loss_func or DiffusionLoss(process)
+        for holder in (collate, loss):
+            check_process(holder, process)
         several = eval_dataset if isinstance(eval_dataset, dict) else {"": eval_dataset}
         several = {name: Positions.of(data, shuffle=False) for name, data in several.items()}
         super().__init__(
@@ -87,7 +91,7 @@ class DiffusionTrainer(Trainer):
             collate.for_step(step) if isinstance(collate, DiffusionCollator) else collate,
             Positions.of(train_dataset, seed=args.seed if args.data_seed is None else args.data_seed),
             several if isinstance(eval_dataset, dict) else several[""],
-            compute_loss_func=compute_loss_func or DiffusionLoss(process),
+            compute_loss_func=loss,
             **{"compute_metrics": _metrics, **kwargs},
         )
         self.process, self.bound_options = deepcopy(process).to(args.device), bound_options or {}

@@ -69,7 +69,13 @@ class Capabilities:
 
     @classmethod
     def of(cls, denoiser: object) -> Self:
-        """Read the capabilities of a denoiser ``(z, t) -> logits``."""
+        """Read the capabilities of a denoiser ``(z, t) -> logits``.
+
+        Raises:
+            TypeError: it cannot be called.
+        """
+        if not callable(denoiser):
+            raise TypeError(f"denoiser is a {type(denoiser).__name__}, must be callable, (z, t) -> logits")
         stated: Parameterization | None = getattr(denoiser, "parameterization", None)
         evaluated, is_split = getattr(denoiser, "evaluated_parts", {}), implements(denoiser, SplitDenoiser)
         parts = dict(evaluated) if isinstance(evaluated, Mapping) else {}

@@ -43,7 +43,6 @@ from ddlib.utils.validation import (
     check_tokens,
     require,
     visible,
-    warn_once,
 )
 
 LEVELS = ("independent", "balanced")
@@ -330,12 +329,9 @@ class ForwardProcess(Float64Module, Part):
             "levels is 'systematic', which was removed after 0.1.0: its mean is not that of the bound; use 'balanced'",
         )
         require(levels in LEVELS, f"levels is {levels!r}, must be one of {', '.join(map(repr, LEVELS))}")
-        name, stated = type(self).__name__, levels in self.couplings
-        takes = stated and (levels == "independent" or "levels" in signature(self.sample).parameters)
-        if stated and not takes:  # for one release
-            rule = "must be ('independent',), since its sample has no levels; the next release ignores this value"
-            warn_once(f"couplings of {name}", f"{name}.couplings is {self.couplings}, {rule}")
-        if not takes:
+        in_sample = levels == "independent" or "levels" in signature(self.sample).parameters
+        if levels not in self.couplings or not in_sample:
+            name = type(self).__name__
             raise TypeError(f"levels is {levels!r}, which {name} does not support: its sample has no argument levels")
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:

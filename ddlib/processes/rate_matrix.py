@@ -28,11 +28,12 @@ class RateMatrix(ForwardProcess):
         matrix: (S, S) rates per unit of -log alpha, row = from; off-diagonal entries >= 0, rows sum to 0. The first
             ``vocab_size`` states are the tokens.
         schedule: the schedule alpha.
-        vocab_size: number of tokens V; default all S states.
+        vocab_size: number of tokens V; default all S states, none of which may then be absorbing.
 
     Raises:
         TypeError: schedule of another kind.
-        ValueError: not square, NaN, negative rates, rows that do not sum to 0, or no rate at all.
+        ValueError: not square, NaN, negative rates, rows that do not sum to 0, or no rate at all; an absorbing state
+            without ``vocab_size``.
     """
 
     def __init__(
@@ -42,6 +43,12 @@ class RateMatrix(ForwardProcess):
         exponential = MatrixExponential(matrix)
         rates = exponential.matrix
         require(bool(rates.any()), "matrix is zero everywhere, must have at least one rate")
+        absorbing = (~rates.any(1)).nonzero()[:, 0].tolist()
+        require(
+            vocab_size is not None or not absorbing,
+            f"vocab_size is None and row {absorbing} of matrix is zero: state the number of tokens. A state that is "
+            "never left, such as a mask, is usually no token: tokens first, then the mask",
+        )
         super().__init__(len(rates) if vocab_size is None else vocab_size, len(rates))
         self.schedule = schedule
         self.exponential = exponential

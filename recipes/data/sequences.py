@@ -260,7 +260,7 @@ class Layout:
 
 def check_ints(array: np.ndarray, place: str) -> None:
     """Raise TypeError for an array that does not hold ints."""
-    if array.dtype.kind not in "iub":
+    if array.dtype.kind not in "iu":
         raise TypeError(f"{place}: holds {array.dtype}, must hold ints, the ids of symbols")
 
 

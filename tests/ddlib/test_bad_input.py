@@ -146,6 +146,9 @@ SCHEDULE = r"""
     GIDD(5, p_uniform=0.1, gamma=3.0) | ValueError | gamma is 3.0.*\(0, 2\].*negative
     RateMatrix(torch.tensor([[-1.0, 1.0], [0.5, -1.0]]), Linear()) | ValueError | row 1 sums to -0.5.*0
     RateMatrix(torch.tensor([[1.0, -1.0], [0.0, 0.0]]), Linear()) | ValueError | rate -1.0.*>= 0
+    RateMatrix(torch.tensor([[-1.0, 1.0], [0.0, 0.0]]), Linear()) | ValueError | row \[1\].*state the number
+    dd.bound(MASKED, LOGITS, X) | TypeError | denoiser is a Tensor, must be callable
+    dd.sample(MASKED, LOGITS, (1, 3), steps=2) | TypeError | denoiser is a Tensor, must be callable
     RateMatrix(torch.full((2, 2), NAN), Linear()) | ValueError | matrix holds NaN.*finite
     RateMatrix(torch.zeros(2, 3), Linear()) | ValueError | matrix has shape \(2, 3\).*square
     RateMatrix(torch.zeros(0, 0), Linear()) | ValueError | matrix has shape \(0, 0\)

@@ -408,6 +408,27 @@ def test_a_loader_that_lightning_shuffles_is_refused():
     module.on_train_start()
 
 
+def test_noise_or_a_loss_of_another_process_is_refused(tmp_path):
+    from transformers import TrainingArguments
+
+    from ddlib.integrations.lightning import DiffusionModule
+    from ddlib.integrations.transformers import DiffusionTrainer
+
+    other = dd.presets.hdlm([0, 0, 1, 1, 2], xi=0.8)
+    args = TrainingArguments(str(tmp_path), use_cpu=True)
+    for option, part in {
+        "data_collator": DiffusionCollator(other),
+        "compute_loss_func": DiffusionLoss(other),
+    }.items():
+        name = type(part).__name__
+        with pytest.raises(ValueError, match=rf"the {name} is for another process: hierarchy\.xi is 0\.8 there, 0\.9"):
+            DiffusionTrainer(network(), args, process=PROCESS, **{option: part})
+    module = DiffusionModule(network(), other)
+    module.trainer = SimpleNamespace(world_size=1, train_dataloader=loader(), accumulate_grad_batches=1)
+    with pytest.raises(ValueError, match=r"the DiffusionCollator is for another process: hierarchy\.xi is 0\.9 there"):
+        module.on_train_start()
+
+
 WRONG = r"batch_size of the DiffusionCollator is 8, must be 4, the sequences of one step over all processes and accumul"
 
 

@@ -14,7 +14,17 @@ from refusals import refuses
 
 import ddlib as dd
 from ddlib.__main__ import load, main
-from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform
+from ddlib.processes import (
+    GIDD,
+    ForwardProcess,
+    Hierarchical,
+    Masked,
+    RateMatrix,
+    Uniform,
+    interior,
+    scalar,
+    span,
+)
 from ddlib.testing import strategies
 from ddlib.verification.framework.claim import Claim, Comparison
 from ddlib.verification.framework.inputs import frequencies, tally
@@ -135,6 +145,29 @@ def test_a_reduction_must_be_of_the_same_class():
 
     with pytest.raises(TypeError, match=r"Other\.small_copy returns a Masked, must return its own class"):
         dd.verify(Other(100, dd.schedules.Linear()))
+
+
+def test_a_state_that_noise_never_leads_to_is_refuted():
+    class MaskFirst(ForwardProcess):
+        """Masked diffusion whose mask is state 0, in front of the tokens."""
+
+        def __init__(self, vocab_size):
+            super().__init__(vocab_size, vocab_size + 1)
+
+        def rate_matrix(self, t):
+            return self.masked(1.0) / (1 - interior(scalar(t, "t", self.device)))
+
+        def transition(self, s, t):
+            s, t = span(s, t, self.device)
+            return torch.eye(self.num_states, dtype=torch.float64) + self.masked((t - s) / (1 - s))
+
+        def masked(self, share):
+            matrix = -share * torch.eye(self.num_states, dtype=torch.float64)
+            matrix[:, 0] += share
+            return matrix
+
+    report = dd.verify(MaskFirst(4))
+    assert "states [4] have probability 0 given every token" in report.text()
 
 
 @pytest.mark.nightly

@@ -53,6 +53,11 @@ def the_network_is_called_only_once(step, self, run, state, k):
     return step(stale, state._replace(memo=None), k)._replace(memo=logits)
 
 
+@fault("the network is evaluated at the current t and z", Psi, 0.0)
+def the_network_is_called_at_the_next_time(step, self, run, state, k):
+    return step(type(run)(**{**vars(run), "predict": lambda z, t: run.predict(z, at(run, k + 1))}), state, k)
+
+
 @fault("the number of network calls is the declared one", Ancestral)
 def the_network_is_called_twice_in_every_step(step, self, run, state, k):
     run.predict(state.z, state.t)

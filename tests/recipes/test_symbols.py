@@ -199,6 +199,7 @@ test_bad_input_is_named = refuses(r"""
         | ValueError | a\.npy: row 1 holds id 300 at position 1, must be below vocab=256
     saved([[0, 1], [-2, 0]]).load() | ValueError | a\.npy: row 1 holds id -2 at position 0, must not be negative
     saved(np.ones((2, 2))).load() | TypeError | a\.npy: holds float64, must hold ints
+    saved(np.ones((2, 2), bool)).load() | TypeError | a\.npy: holds bool, must hold ints
     Array(columns(x=[[1, 2, 3, 4], [1, 2]]), shape=[2, 2]).load()
         | ValueError | shape=\[2, 2\]: row 1 of a\.parquet has 2 ids, every row must have 4
     Array(columns(x=[[1, 2], None])).load() | ValueError | a\.parquet: column x: row 1 is missing

@@ -60,6 +60,10 @@ def _row_sums(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     marginal = marginals(process, point["t"])
     yield Comparison("sum of q_t(.|x)", ("x",), marginal.sum(1), ones[: process.vocab_size], 1e-10)
     yield Comparison("q_t(z|x) >= 0", ("x", "z"), marginal, marginal.clamp_min(0), 0.0)
+    reached = torch.stack([marginals(process, t) for t in torch.linspace(0.02, 1, 50).tolist()]).amax((0, 1)) > 0
+    unreached = (~reached).nonzero()[:, 0].tolist()
+    yield stated("states", not unreached, f"states {unreached[:8]} have probability 0 given every token, at all times",
+                 "states are tokens first, then those that noise leads to, the mask last")  # fmt: skip
 
 
 def _kolmogorov(process: ForwardProcess, point: Point) -> Iterator[Comparison]:

@@ -163,6 +163,25 @@ def _calls(run: Case, point: Point) -> Iterator[Comparison]:
     yield Comparison("tokens", ("example", "position"), tokens, tokens.clamp(0, run.process.vocab_size - 1), 0.0)
 
 
+def _time_input(run: Case, point: Point) -> Iterator[Comparison]:
+    """Compare the time at which the network is called on the states of the grid with the time of these states."""
+    exact, rows = exact_cavity(run.process, run.pair), 256
+    now: list[Tensor] = []  # time and states after the latest step
+    calls: list[Comparison] = []
+
+    def watched(z: Tensor, t: Tensor) -> Tensor:
+        if now and torch.equal(z, now[1]):
+            calls.append(Comparison("time of a network call", ("example",), t, now[0].expand_as(t), 1e-6))
+        return exact(z, t)
+
+    def keep(k: int, t: Tensor, z: Tensor) -> None:
+        now[:] = [t, z]
+
+    generator, options = torch.Generator().manual_seed(7), {"compact": False, "on_step": keep}
+    sample(run.process, watched, (rows, 2), run.subject, int(point["steps"]), generator=generator, **options)
+    yield from calls
+
+
 def _repeats(run: Case, point: Point) -> Iterator[Comparison]:
     yield from in_any_batch("tokens", lambda index, noise: run.draw(run.pair, len(index), noise, 8))
 
@@ -220,6 +239,9 @@ CLAIMS = (
           _prompts, applies=at_length(2, hurried), rests_on=("two tokens",)),
     Claim("sampler", "network calls", "at most max_model_calls, and tokens even after one step", "exactly", _calls,
           ({"steps": 1}, {"steps": 5}), applies=at_length(2)),
+    Claim("sampler", "time input", "the network is called at the time of the states that it is called on", "1e-6",
+          _time_input, ({"steps": 5},), applies=at_length(2, _off_the_grid),
+          means="call run.predict(state.z, at(run, k)) in step k, not at the next time"),
     Claim("sampler", "keyed noise", "the same noise draws the same tokens, in any batch", "exactly", _repeats,
           applies=at_length(2)),
     Claim("sampler", "rows picked", "selected or repeated rows continue as they would alone", "exactly", _picked,
