@@ -490,6 +490,8 @@ def test_pictures_from_the_array_to_samples(tmp_path, capsys):
         drawn(tmp_path / "run", length=100)
     with pytest.raises(ValueError, match="length=100: must be 144"):
         measured(tmp_path / "run", length=100)
+    with pytest.raises(ValueError, match="scorer='gpt2': a language model scores text, and the data is not text"):
+        measured(tmp_path / "run", scorer="gpt2")
 
 
 def _last_bound(run):
