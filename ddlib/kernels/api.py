@@ -1,9 +1,7 @@
 """``nelbo`` and ``training_loss`` computed from hidden states, without storing all logits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import wraps
-from typing import ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -19,23 +17,9 @@ from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess
 from ddlib.times import TimeDensity
 from ddlib.typing import PaddingMask, PerToken, Times, Tokens
+from ddlib.utils.compilation import uncompiled
 from ddlib.utils.validation import check_count, check_devices, check_padding, check_shape, require
 from ddlib.weightings import Weighting
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Exclude a function from ``torch.compile``, at one graph break: shapes depend on the noisy states."""
-
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if torch.compiler.is_compiling():  # only now: torch.compiler.disable imports the compiler
-            return torch.compiler.disable(function)(*args, **kwargs)
-        return function(*args, **kwargs)
-
-    return call
 
 
 @uncompiled

@@ -9,6 +9,7 @@ from torch import Tensor
 from ddlib.schedules import Schedule
 from ddlib.times.base import INTERIOR
 from ddlib.typing import Times, Tokens
+from ddlib.utils.compilation import uncompiled
 from ddlib.utils.validation import check_times, require
 
 
@@ -117,6 +118,7 @@ def products_at(p: Float[Tensor, "B L N"], function: Callable[..., Tensor], *tim
     return result
 
 
+@uncompiled
 def _distinct(function: Callable[..., Tensor], *times: Times) -> tuple[Tensor, Tensor]:
     """Return ``function`` of each distinct time, stacked, and the index of each sequence's or position's time."""
     columns, which = distinct_times(*times)

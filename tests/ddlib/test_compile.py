@@ -9,11 +9,16 @@ from collections.abc import Callable
 import jaxtyping
 import pytest
 import torch
+from fixtures import seeded
 from jaxtyping import Float
 from torch import Tensor
 
+from ddlib import training_loss
+from ddlib.processes import RateMatrix
+from ddlib.schedules import Linear
 from ddlib.utils import shapecheck
 from ddlib.utils.shapecheck import checked
+from ddlib.weightings import Clip
 
 SCRIPT = """
 import sys, torch, ddlib as dd
@@ -41,6 +46,29 @@ def test_loss_and_noising_compile_to_one_graph(checks):
     environment = {**os.environ, "DDLIB_SHAPECHECK": checks}
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == f"compiled {checks == '1'}", done.stderr[-2000:]
+
+
+def test_the_loss_of_a_dense_process_is_compiled_once_for_all_times():
+    torch.compiler.reset()
+    step = torch.eye(4).roll(1, 0)
+    process = RateMatrix(step - torch.eye(4), Linear())
+    graphs = []
+
+    def counted(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    def loss(logits, x, z, t):
+        return training_loss(process, logits, x, z, t, Clip(2.0))
+
+    compiled, made = torch.compile(loss, backend=counted), []
+    for seed in range(4):
+        generator = seeded(seed)
+        x, t = torch.randint(4, (2, 3), generator=generator), torch.rand(2, generator=generator)
+        arguments = torch.randn(2, 3, 4, generator=generator), x, process.sample(x, t, generator), t
+        assert torch.equal(compiled(*arguments), loss(*arguments))
+        made.append(len(graphs))
+    assert made[0] == made[-1]
 
 
 @checked
