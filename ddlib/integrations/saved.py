@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
 from ddlib.arguments import values
 from ddlib.plugins import registry
@@ -96,6 +95,8 @@ def load_process(folder: str | Path, trust: Collection[str] = ()) -> ForwardProc
 
 def is_sharded(network: nn.Module) -> bool:
     """Return whether FSDP divides the weights among processes, so that each of them must call the network."""
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel  # takes a second to import
+
     return any(isinstance(module, (FSDPModule, FullyShardedDataParallel)) for module in network.modules())
 
 

@@ -208,7 +208,9 @@ def _chebyshev() -> tuple[list[Any], Tensor]:
 
 def _value(function: Callable[[Any], Any], t: Any, formula: str) -> float:
     try:
-        value = function(mpmath.mpf(t))
+        # near t = 0 differences such as 1 - cos(t) cancel
+        with mpmath.workdps(_DIGITS + math.ceil(4 * abs(mpmath.log10(t)))):
+            value = function(mpmath.mpf(t))
         real = mpmath.im(value) == 0 or abs(mpmath.im(value)) < 1e-30 * abs(value)
         found = float(mpmath.re(value)) if real else float("nan")
     except (ValueError, ZeroDivisionError, TypeError, OverflowError):

@@ -102,6 +102,7 @@ KNOBS = st.fixed_dictionaries(
     st.sampled_from([(1, 2), (2, 2), (2, 4), (3, 3)]), st.sampled_from([Ancestral(), Psi(0.5), Confidence()]), KNOBS,
     st.integers(0, 3), st.integers(0, 99),
 )  # fmt: skip
+@pytest.mark.filterwarnings("ignore:pace is Blocks")  # also of larger blocks than those of the network
 def test_the_same_tokens_with_and_without_a_cache(name, network, sizes, sampler, knobs, given_words, seed):
     process, (own, size) = PROCESSES[name], sizes
     if isinstance(sampler, Confidence) and process.reachable_from_all_tokens(torch.tensor([[0]])).any():

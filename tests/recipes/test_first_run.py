@@ -170,7 +170,7 @@ def test_clusters_of_the_folder_end_with_the_command_that_trains_on_them(here, c
 def readme():
     """The commands of README's path, lines that go on as one."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = re.search(r"one command each, from a fresh clone:\n\n```sh\n(.*?)```", text, re.S)[1]
+    block = re.search(r"of clusters of your own tokens:\n\n```sh\n(.*?)```", text, re.S)[1]
     return [line.partition("  #")[0].strip() for line in block.replace("\\\n", " ").splitlines()]
 
 
