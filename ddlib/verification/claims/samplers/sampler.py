@@ -177,8 +177,17 @@ def _time_input(run: Case, point: Point) -> Iterator[Comparison]:
     def keep(k: int, t: Tensor, z: Tensor) -> None:
         now[:] = [t, z]
 
-    generator, options = torch.Generator().manual_seed(7), {"compact": False, "on_step": keep}
-    sample(run.process, watched, (rows, 2), run.subject, int(point["steps"]), generator=generator, **options)
+    generator = torch.Generator().manual_seed(7)
+    sample(
+        run.process,
+        watched,
+        (rows, 2),
+        run.subject,
+        int(point["steps"]),
+        generator=generator,
+        compact=False,
+        on_step=keep,
+    )
     yield from calls
 
 
