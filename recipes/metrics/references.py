@@ -17,9 +17,9 @@ class References:
     """Nats per token of two models on the tokens of a bound."""
 
     uniform: float
-    """Of the model in which all tokens have equal probabilities: log V."""
+    """Cross-entropy of the model in which all tokens have equal probabilities: log V."""
     unigram: float
-    """Of the model that draws every token by its frequency in training."""
+    """Cross-entropy of the model that draws every token by its frequency in training."""
 
     def beside(self, bound: float) -> str:
         """Return both as text, and whether a bound is above one of them."""
